@@ -1,0 +1,9 @@
+"""Attention backends by name."""
+
+from gatelm.nn.backends.base import AttentionBackend, AttentionOutput, Capabilities
+from gatelm.nn.backends.eager import EagerBackend
+from gatelm.nn.backends.sdpa import SdpaBackend
+
+BACKENDS: dict[str, AttentionBackend] = {"eager": EagerBackend(), "sdpa": SdpaBackend()}
+
+__all__ = ["BACKENDS", "AttentionBackend", "AttentionOutput", "Capabilities"]

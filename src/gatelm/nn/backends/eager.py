@@ -1,0 +1,44 @@
+"""Attention written out: the reference, with every intermediate at a tap."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional as F
+
+from gatelm.nn.backends.base import AttentionOutput, Capabilities, Observe
+from gatelm.nn.masks import AttentionMask
+from gatelm.nn.shapes import Float, Tensor
+
+
+class EagerBackend:
+    """Materialises scores and probabilities; softmax in float32."""
+
+    capabilities = Capabilities(lse=True, probs=True, dropout=True)
+
+    def __call__(
+        self,
+        q: Float[Tensor, "B T N H"],
+        k: Float[Tensor, "B S K H"],
+        v: Float[Tensor, "B S K H"],
+        *,
+        mask: AttentionMask,
+        window_tokens: int | None,
+        scale: float,
+        dropout: float,
+        observe: Observe,
+    ) -> AttentionOutput:
+        group = q.shape[2] // k.shape[2]
+        q_heads, k_heads, v_heads = (t.transpose(1, 2) for t in (q, k, v))
+        if group > 1:
+            k_heads = k_heads.repeat_interleave(group, dim=1)
+            v_heads = v_heads.repeat_interleave(group, dim=1)
+        scores = q_heads @ k_heads.transpose(-1, -2) * scale
+        if scores.dtype != torch.float64:
+            scores = scores.float()
+        scores = scores.masked_fill(~mask.dense(window_tokens), float("-inf"))
+        scores = observe("scores", scores)
+        lse = observe("lse", scores.logsumexp(dim=-1).transpose(1, 2))
+        probs = observe("probs", scores.softmax(dim=-1))
+        weights = F.dropout(probs, dropout) if dropout else probs
+        y = weights.to(v_heads.dtype) @ v_heads
+        return AttentionOutput(y.transpose(1, 2), lse)

@@ -1,0 +1,98 @@
+"""One decoder layer: attention and a feed-forward network on a residual stream."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag, field_validator
+from torch import nn
+from torch.nn import functional as F
+
+from gatelm.config import Config, nearest
+from gatelm.nn.attention import Attention, AttentionConfig, Context
+from gatelm.nn.ffn import FFNConfig, build_ffn
+from gatelm.nn.gate import (
+    GateConfig,
+    SiteActivationConfig,
+    SiteNormConfig,
+    SiteShape,
+    build_modifier,
+)
+from gatelm.nn.gate_presets import GATE_PRESETS
+from gatelm.nn.norm import Norm, NormConfig
+from gatelm.nn.shapes import Float, Tensor
+from gatelm.nn.sites import ATTENTION_SITES, BLOCK_SITES, BLOCK_TAPS, Sites, Sources, Taps
+
+
+def _modifier_kind(value: object) -> str:
+    kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
+    return str(kind or "gate")
+
+
+Modifier = Annotated[
+    Annotated[GateConfig, Tag("gate")]
+    | Annotated[SiteNormConfig, Tag("norm")]
+    | Annotated[SiteActivationConfig, Tag("activation")],
+    Discriminator(_modifier_kind),
+]
+
+
+class LayerConfig(Config):
+    """One decoder layer."""
+
+    mixer: AttentionConfig
+    ffn: FFNConfig
+    gates: tuple[Modifier, ...] = ()
+    """What sits at the sites, at most one each: preset names or full configs."""
+    norm: NormConfig = NormConfig()
+    norm_placement: Literal["pre", "sandwich"] = "pre"
+    """sandwich: also a norm on each branch before it is added (arXiv 2105.13290)."""
+    residual_dropout: float = Field(default=0.0, ge=0, lt=1)
+
+    @field_validator("gates", mode="before")
+    @classmethod
+    def _presets_by_name(cls, value: Any) -> Any:
+        if not isinstance(value, (list, tuple)):
+            return value
+        for name in value:
+            if isinstance(name, str) and name not in GATE_PRESETS:
+                raise ValueError(f"unknown gate preset {name!r}; {nearest(name, GATE_PRESETS)}")
+        return tuple(GATE_PRESETS[v] if isinstance(v, str) else v for v in value)
+
+    def site_shape(self, site: str, hidden_dim: int) -> SiteShape:
+        """What a gate at `site` of this layer must know of its tensor."""
+        return self.mixer.site_shape("out" if site in BLOCK_SITES else site, hidden_dim)
+
+
+class Block(nn.Module):
+    """Norm, attention, add; norm, feed-forward, add; taps in between."""
+
+    def __init__(self, cfg: LayerConfig, hidden_dim: int, layer_index: int):
+        super().__init__()
+        self.cfg, self.layer_index = cfg, layer_index
+        at_attention = [m for m in cfg.gates if m.site in ATTENTION_SITES]
+        at_block = [m for m in cfg.gates if m.site in BLOCK_SITES]
+        self.attn_norm = Norm(cfg.norm, hidden_dim)
+        self.attn = Attention(cfg.mixer, hidden_dim, layer_index, at_attention)
+        self.ffn_norm = Norm(cfg.norm, hidden_dim)
+        self.ffn = build_ffn(cfg.ffn, hidden_dim)
+        sandwich = cfg.norm_placement == "sandwich"
+        self.attn_post_norm = Norm(cfg.norm, hidden_dim) if sandwich else nn.Identity()
+        self.ffn_post_norm = Norm(cfg.norm, hidden_dim) if sandwich else nn.Identity()
+        self.gates = Sites(
+            BLOCK_SITES,
+            {m.site: build_modifier(m, cfg.site_shape(m.site, hidden_dim)) for m in at_block},
+        )
+        self.taps = Taps(BLOCK_TAPS)
+
+    def forward(self, resid: Float[Tensor, "B T D"], context: Context) -> Float[Tensor, "B T D"]:
+        resid = self.taps("resid_in", resid)
+        x = self.taps("normed", self.attn_norm(resid))
+        branch = self.attn_post_norm(self.attn(x, resid, context))
+        resid = self.taps("resid_mid", resid + self._drop(branch))
+        x = self.taps("ffn_in", self.ffn_norm(resid))
+        branch = self.gates("ffn", self.ffn(x), Sources(x=x, resid=resid))
+        return self.taps("resid_out", resid + self._drop(self.ffn_post_norm(branch)))
+
+    def _drop(self, branch: Tensor) -> Tensor:
+        return F.dropout(branch, self.cfg.residual_dropout, self.training)

@@ -1,0 +1,51 @@
+"""Key/value cache: keys after norm, RoPE and their gates; values after theirs."""
+
+from __future__ import annotations
+
+import torch
+
+from gatelm.nn.shapes import Float, Int, Tensor
+
+
+class KVCache:
+    """Keys and values of all layers so far, and the document ids of their tokens.
+
+    Gates at `k`, `k_rot` and `v` are stored applied; a gate at `sdpa` needs no state.
+    """
+
+    def __init__(self) -> None:
+        self.keys: dict[int, Float[Tensor, "B S K H"]] = {}
+        self.values: dict[int, Float[Tensor, "B S K H"]] = {}
+        self.documents: Int[Tensor, "B S"] | None = None
+        self.num_tokens = 0
+
+    def extend_documents(
+        self, documents: Int[Tensor, "B T"] | None, batch: int, num_new: int, device: torch.device
+    ) -> Int[Tensor, "B S"] | None:
+        """Document ids of all keys once `num_new` tokens are added; None while none were given.
+
+        New tokens without ids continue each row's last document.
+        """
+        if documents is None and self.documents is None:
+            return None
+        old = self.documents
+        if old is None:
+            old = torch.zeros((batch, self.num_tokens), dtype=torch.long, device=device)
+        if documents is None:
+            documents = old[:, -1:].expand(batch, num_new)
+        return torch.cat((old, documents), dim=1)
+
+    def commit(self, documents: Int[Tensor, "B S"] | None, num_new: int) -> None:
+        """Count the tokens that every layer has now appended."""
+        self.documents = documents
+        self.num_tokens += num_new
+
+    def append(
+        self, layer: int, k: Float[Tensor, "B T K H"], v: Float[Tensor, "B T K H"]
+    ) -> tuple[Float[Tensor, "B S K H"], Float[Tensor, "B S K H"]]:
+        """Add one layer's new keys and values; returns all of them."""
+        if layer in self.keys:
+            k = torch.cat((self.keys[layer], k), dim=1)
+            v = torch.cat((self.values[layer], v), dim=1)
+        self.keys[layer], self.values[layer] = k, v
+        return k, v

@@ -1,0 +1,87 @@
+"""Feed-forward networks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from pydantic import Discriminator, Field, Tag
+from torch import nn
+from torch.nn import functional as F
+
+from gatelm.config import Config, choice
+from gatelm.nn.shapes import Float, Tensor
+
+FFN_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "relu2": lambda x: F.relu(x).square(),
+}
+
+if TYPE_CHECKING:
+    FFNActivation = str
+else:
+    FFNActivation = choice(FFN_ACTIVATIONS, "activation")
+
+
+class SwiGLUConfig(Config):
+    """W_down (act(W_gate x) * W_up x) (arXiv 2002.05202)."""
+
+    kind: Literal["swiglu"] = "swiglu"
+    ffn_dim: int = Field(ge=1)
+    activation: FFNActivation = "silu"
+
+
+class MLPConfig(Config):
+    """W_down act(W_up x)."""
+
+    kind: Literal["mlp"] = "mlp"
+    ffn_dim: int = Field(ge=1)
+    activation: FFNActivation = "gelu"
+
+
+def _kind(value: object) -> str:
+    kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
+    return str(kind or "swiglu")
+
+
+FFNConfig = Annotated[
+    Annotated[SwiGLUConfig, Tag("swiglu")] | Annotated[MLPConfig, Tag("mlp")],
+    Discriminator(_kind),
+]
+
+
+class SwiGLU(nn.Module):
+    """Gated feed-forward network; its gate is the FFN's own, not an attention gate."""
+
+    def __init__(self, cfg: SwiGLUConfig, hidden_dim: int):
+        super().__init__()
+        self.act = FFN_ACTIVATIONS[cfg.activation]
+        self.gate_proj = nn.Linear(hidden_dim, cfg.ffn_dim, bias=False)
+        self.up_proj = nn.Linear(hidden_dim, cfg.ffn_dim, bias=False)
+        self.down_proj = nn.Linear(cfg.ffn_dim, hidden_dim, bias=False)
+
+    def forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+        return self.down_proj(self.act(self.gate_proj(x)) * self.up_proj(x))
+
+
+class MLP(nn.Module):
+    """Two matrices and an activation."""
+
+    def __init__(self, cfg: MLPConfig, hidden_dim: int):
+        super().__init__()
+        self.act = FFN_ACTIVATIONS[cfg.activation]
+        self.up_proj = nn.Linear(hidden_dim, cfg.ffn_dim, bias=False)
+        self.down_proj = nn.Linear(cfg.ffn_dim, hidden_dim, bias=False)
+
+    def forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+        return self.down_proj(self.act(self.up_proj(x)))
+
+
+FFNS: dict[str, Callable[..., nn.Module]] = {"swiglu": SwiGLU, "mlp": MLP}
+
+
+def build_ffn(cfg: SwiGLUConfig | MLPConfig, hidden_dim: int) -> nn.Module:
+    """The module that an FFN config describes."""
+    return FFNS[cfg.kind](cfg, hidden_dim)
