@@ -1,0 +1,104 @@
+import pytest
+import torch
+from torch import nn
+
+from gatelm.config import ConfigError
+from gatelm.optim.build import build_optimizer, set_lr
+from gatelm.optim.config import OptimConfig
+from gatelm.optim.groups import parameter_groups
+
+
+class TinyGate(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.proj = nn.ModuleDict({"x": nn.Linear(4, 2, bias=False)})
+        self.bias = nn.Parameter(torch.zeros(2, 1))
+
+
+class Tiny(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(5, 4)
+        self.norm = nn.LayerNorm(4)
+        self.attn = nn.Module()
+        self.attn.gates = nn.ModuleDict({"sdpa": TinyGate()})
+        self.attn.q = nn.Linear(4, 4, bias=False)
+
+
+def named(cfg_tree=None):
+    groups = parameter_groups(Tiny().named_parameters(), OptimConfig.parse(cfg_tree or {}))
+    return {g.name: g for g in groups}
+
+
+def test_default_groups_take_every_parameter_once():
+    groups = named()
+    assert {name: (g.names, g.weight_decay) for name, g in groups.items()} == {
+        "gates": (("attn.gates.sdpa.proj.x.weight",), 0.1),
+        "gate_biases": (("attn.gates.sdpa.bias",), 0.0),
+        "vectors": (("norm.weight", "norm.bias"), 0.0),
+        "embeddings": (("embedding.weight",), 0.0),
+        "matrices": (("attn.q.weight",), 0.1),
+    }
+
+
+def test_the_first_match_wins():
+    groups = named({"groups": {"mine": {"pattern": r"attn", "weight_decay": 0.5}}})
+    assert groups["mine"].names == (
+        "attn.gates.sdpa.bias",
+        "attn.gates.sdpa.proj.x.weight",
+        "attn.q.weight",
+    )
+    assert "gates" not in groups
+    assert "matrices" not in groups
+
+
+def test_an_empty_pattern_is_an_error():
+    with pytest.raises(ConfigError, match=r"groups.mine.pattern: 'router' matches no parameter"):
+        named({"groups": {"mine": {"pattern": "router"}}})
+
+
+def test_a_shadowed_group_is_an_error_that_says_so():
+    tree = {
+        "groups": {"mine": {"pattern": "attn.q"}},
+        "group_order": ["vectors", "matrices", "mine", "gates", "gate_biases", "embeddings"],
+    }
+    with pytest.raises(ConfigError, match="earlier groups"):
+        named(tree)
+
+
+def test_an_unmatched_parameter_is_an_error_that_names_it():
+    with pytest.raises(ConfigError, match=r"'attn\.q\.weight'"):
+        named({"groups": {"matrices": None}})
+
+
+def test_the_optimiser_gets_every_groups_own_rate_and_decay():
+    cfg = OptimConfig.parse({"lr": 1e-2, "groups": {"gates": {"lr_scale": 0.5}}})
+    optimizer = build_optimizer(Tiny(), cfg)
+    set_lr(optimizer, 4e-3)
+    rates = {g["name"]: (g["lr"], g["weight_decay"]) for g in optimizer.param_groups}
+    assert rates["gates"] == (2e-3, 0.1)
+    assert rates["vectors"] == (4e-3, 0.0)
+
+
+def test_one_update_matches_adamw_by_hand():
+    model = Tiny()
+    cfg = OptimConfig.parse({"lr": 1e-2, "weight_decay": 0.3, "betas": [0.8, 0.9], "eps": 1e-6})
+    optimizer = build_optimizer(model, cfg)
+    before = {n: p.detach().clone() for n, p in model.named_parameters()}
+    torch.manual_seed(0)
+    for p in model.parameters():
+        p.grad = torch.randn_like(p)
+    set_lr(optimizer, 5e-3)
+    optimizer.step()
+    decays = {"attn.q.weight": 0.3, "attn.gates.sdpa.proj.x.weight": 0.3}
+    for name, p in model.named_parameters():
+        kept = before[name] * (1 - 5e-3 * decays.get(name, 0.0))
+        expected = kept - 5e-3 * p.grad / (p.grad.abs() + 1e-6)
+        torch.testing.assert_close(p.detach(), expected, rtol=1e-5, atol=1e-7)
+
+
+def test_frozen_parameters_are_left_out():
+    model = Tiny()
+    model.embedding.weight.requires_grad_(False)
+    names = [g["name"] for g in build_optimizer(model, OptimConfig()).param_groups]
+    assert "embeddings" not in names
