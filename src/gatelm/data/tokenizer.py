@@ -1,0 +1,160 @@
+"""A thin wrapper over `tokenizers`: byte-level BPE, bytes, or any tokenizer.json."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+from gatelm.data.errors import DataError
+
+BOS, EOS = "<|bos|>", "<|eos|>"
+_KNOWN_BOS = (BOS, "<s>", "<bos>", "<|begin_of_text|>", "<|endoftext|>", "[BOS]")
+_KNOWN_EOS = (EOS, "</s>", "<eos>", "<|end_of_text|>", "<|endoftext|>", "[EOS]")
+
+
+def _byte_symbols() -> list[str]:
+    """The printable character that stands for each byte 0..255 in byte-level vocabularies."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    symbols = {byte: chr(byte) for byte in printable}
+    others = (byte for byte in range(256) if byte not in symbols)
+    symbols.update({byte: chr(256 + offset) for offset, byte in enumerate(others)})
+    return [symbols[byte] for byte in range(256)]
+
+
+_SYMBOLS = _byte_symbols()
+_BYTES = {symbol: byte for byte, symbol in enumerate(_SYMBOLS)}
+
+
+class Tokenizer:
+    """Text to ids and back, with the ids of BOS and EOS.
+
+    Special tokens are never read from text: a literal "<|bos|>" is encoded as its characters.
+    """
+
+    def __init__(self, inner: tokenizers.Tokenizer, bos: str, eos: str) -> None:
+        inner.no_truncation()
+        inner.no_padding()
+        inner.encode_special_tokens = True
+        self._inner = inner
+        self.bos, self.eos = bos, eos
+        self.bos_id, self.eos_id = self._id(bos), self._id(eos)
+        self._is_bytes = [inner.id_to_token(byte) for byte in range(256)] == _SYMBOLS and (
+            inner.get_vocab_size() - 256 == len({bos, eos})
+        )
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the largest id."""
+        return max(self._inner.get_vocab(with_added_tokens=True).values()) + 1
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """16 hex digits of the SHA-256 of everything that decides the ids."""
+        settings = json.dumps([self.bos, self.eos])
+        return hashlib.sha256((self.to_json() + settings).encode()).hexdigest()[:16]
+
+    def encode(self, text: str) -> np.ndarray:
+        """(n,) int64 ids, without BOS or EOS."""
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+        """Ids of several texts, in parallel over the texts."""
+        if self._is_bytes:
+            return [np.frombuffer(t.encode(), dtype=np.uint8).astype(np.int64) for t in texts]
+        encodings = self._inner.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of some ids, special tokens left out."""
+        return self._inner.decode([int(i) for i in ids], skip_special_tokens=True)
+
+    def display(self, ids: Iterable[int]) -> list[str]:
+        """One readable string an id: bytes that are no character alone are written as \\xNN."""
+        return [self._display(int(i)) for i in ids]
+
+    def to_json(self) -> str:
+        """The text of a tokenizer.json."""
+        return self._inner.to_str(pretty=False)
+
+    def save(self, path: str | Path) -> None:
+        """Write tokenizer.json."""
+        Path(path).write_text(self.to_json(), encoding="utf-8")
+
+    def _id(self, token: str) -> int:
+        found = self._inner.token_to_id(token)
+        if found is None:
+            raise DataError(f"the tokenizer has no token {token!r}; name one it has as bos or eos")
+        return found
+
+    def _display(self, token_id: int) -> str:
+        piece = self._inner.id_to_token(token_id)
+        if piece is None:
+            return f"<{token_id}>"
+        if token_id in (self.bos_id, self.eos_id):
+            return piece
+        if all(symbol in _BYTES for symbol in piece):
+            raw = bytes(_BYTES[symbol] for symbol in piece)
+            try:
+                return raw.decode("utf-8")
+            except UnicodeDecodeError:
+                return "".join(f"\\x{byte:02x}" for byte in raw)
+        return piece.replace("\u2581", " ")
+
+
+def byte_tokenizer() -> Tokenizer:
+    """Id = byte; 256 is BOS, 257 is EOS."""
+    vocab = {symbol: byte for byte, symbol in enumerate(_SYMBOLS)}
+    inner = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = decoders.ByteLevel()
+    inner.add_special_tokens([BOS, EOS])
+    return Tokenizer(inner, BOS, EOS)
+
+
+def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+    """Byte-level BPE of at most `vocab_size` entries, BOS = 0 and EOS = 1 among them."""
+    inner = tokenizers.Tokenizer(models.BPE())
+    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[BOS, EOS],
+        initial_alphabet=sorted(_SYMBOLS),
+        show_progress=False,
+    )
+    inner.train_from_iterator(texts, trainer)
+    return Tokenizer(inner, BOS, EOS)
+
+
+def load_tokenizer(path: str | Path, bos: str | None = None, eos: str | None = None) -> Tokenizer:
+    """A tokenizer.json; BOS and EOS by name, or the usual names, each in place of the other.
+
+    Raises:
+        DataError: for a file that is missing or no tokenizer, or when no BOS or EOS is found.
+    """
+    path = Path(path)
+    try:
+        inner = tokenizers.Tokenizer.from_str(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise DataError(f"{path}: the tokenizer cannot be read ({error.strerror})") from None
+    except Exception as error:  # the library raises bare Exception for malformed files
+        raise DataError(f"{path}: not a tokenizer.json ({' '.join(str(error).split())})") from None
+    vocab = inner.get_vocab(with_added_tokens=True)
+    for name, token in (("bos", bos), ("eos", eos)):
+        if token is not None and token not in vocab:
+            raise DataError(f"{path}: {name} {token!r} is not in the vocabulary")
+    bos = bos or next((token for token in _KNOWN_BOS if token in vocab), None)
+    eos = eos or next((token for token in _KNOWN_EOS if token in vocab), None)
+    if bos is None and eos is None:
+        raise DataError(
+            f"{path}: no usual BOS or EOS token in the vocabulary; name them with "
+            "data.tokenizer.bos and data.tokenizer.eos"
+        )
+    return Tokenizer(inner, bos or eos or "", eos or bos or "")
