@@ -1,0 +1,187 @@
+"""Where attention goes: first-token share by layer and head, at marked positions, maps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from gatelm.report import charts, heatmaps
+from gatelm.report.load import Part, Run, mapping
+from gatelm.report.numbers import is_number, rounded, short
+from gatelm.report.page import Control, Figure, Page
+from gatelm.report.theme import Palette
+
+FEW_CELLS = 8
+MOST_PANELS = 12
+
+
+def add_attention(page: Page, part: Part, palette: Palette) -> None:
+    """First-token share beside its uniform value, then the attention maps of one sample."""
+    groups = {n: [r for r in runs if r.analysis] for n, runs in part.groups().items()}
+    groups = {name: runs for name, runs in groups.items() if runs}
+    shares = _shares(groups)
+    maps = {name: run for name, runs in groups.items() if (run := _with_maps(runs))}
+    if shares:
+        page.section("Attention on the first token", level=3)
+        small = _add_shares(page, part, groups, shares)
+        page.charts([*small, *_mark_figures(part, groups, palette)])
+    if maps:
+        page.section("Attention maps of one sample", level=3)
+        _add_maps(page, part, maps)
+
+
+def uniform_share(runs: Iterable[Run]) -> float | None:
+    """The share that uniform attention would give, as the analysis recorded it."""
+    values = (run.analysis.get("uniform_share") for run in runs)
+    return next((float(v) for v in values if is_number(v)), None)  # type: ignore[arg-type]
+
+
+def average(matrices: Sequence[Any]) -> list[list[float]]:
+    """The mean of equally shaped (layers, heads) matrices; others than the first's shape drop."""
+    good = [m for m in matrices if isinstance(m, list) and m and all(map(_numbers, m))]
+    same = [m for m in good if [len(row) for row in m] == [len(row) for row in good[0]]]
+    return [
+        [sum(cells) / len(cells) for cells in zip(*rows, strict=True)]
+        for rows in zip(*same, strict=True)
+    ]
+
+
+def _numbers(row: Any) -> bool:
+    return isinstance(row, list) and bool(row) and all(map(is_number, row))
+
+
+def _shares(groups: Mapping[str, Sequence[Run]]) -> dict[str, list[list[float]]]:
+    found = {
+        name: average([run.analysis.get("first_token_share") for run in runs])
+        for name, runs in groups.items()
+    }
+    return {name: share for name, share in found.items() if share}
+
+
+def _add_shares(
+    page: Page, part: Part, groups: Mapping[str, Sequence[Run]], shares: dict[str, Any]
+) -> list[Figure]:
+    """Text and, for models of many heads, a heatmap an arm; for small ones the one figure."""
+    runs = [run for runs in groups.values() for run in runs]
+    uniform = uniform_share(runs)
+    length = next((run.analysis.get("seq_len") for run in runs), None)
+    text = (
+        "Mean attention that queries give to the first token, averaged over seeds. The colour "
+        "scale is fixed from 0 to 1."
+    )
+    if uniform is not None:
+        text += f" Uniform attention would give {short(uniform)}"
+        text += f" at {length} tokens." if is_number(length) else "."
+    page.text(text)
+    if max(sum(len(row) for row in share) for share in shares.values()) <= FEW_CELLS:
+        rows = [row for name, share in shares.items() for row in _cells(name, share)]
+        if uniform is not None:
+            columns = charts.unique(rows, "column")
+            rows += [
+                {"label": "uniform attention", "column": c, "value": rounded(uniform)}
+                for c in columns
+            ]
+        chart = heatmaps.share_by_arm(rows, title="Share of attention on the first token")
+        return [Figure(f"{part.name}-first-token-share", chart, "Mean over seeds.")]
+    figures = []
+    for name, share in list(shares.items())[:MOST_PANELS]:
+        mean = sum(map(sum, share)) / sum(map(len, share))
+        beside = f"; uniform {short(uniform)}" if uniform is not None else ""
+        figures.append(
+            Figure(
+                f"{part.name}-first-token-share-{name}",
+                heatmaps.share_by_head(_cells(name, share), title=name),
+                f"Mean {short(mean)}{beside}.",
+            )
+        )
+    page.charts(figures, min_width=300)
+    _note_left_out(page, shares)
+    return []
+
+
+def _cells(name: str, share: Sequence[Sequence[float]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "label": name,
+            "layer": layer,
+            "head": head,
+            "column": f"layer {layer}, head {head}",
+            "value": rounded(value),
+        }
+        for layer, row in enumerate(share)
+        for head, value in enumerate(row)
+    ]
+
+
+def _note_left_out(page: Page, panels: Mapping[str, Any]) -> None:
+    if len(panels) > MOST_PANELS:
+        rest = len(panels) - MOST_PANELS
+        page.text(f"{rest} more are not drawn; their numbers are in the run folders.")
+
+
+def _mark_figures(
+    part: Part, groups: Mapping[str, Sequence[Run]], palette: Palette
+) -> list[Figure]:
+    runs = [run for runs in groups.values() for run in runs]
+    rows = []
+    for run in runs:
+        for mark, matrix in mapping(run.analysis.get("first_token_share_by_mark")).items():
+            share = average([matrix])
+            if share:
+                value = sum(map(sum, share)) / sum(map(len, share))
+                rows.append(
+                    {
+                        "arm": run.arm,
+                        "label": run.label,
+                        "seed": run.seed,
+                        "mark": mark.replace("_", "-"),
+                        "value": rounded(value),
+                    }
+                )
+    if not rows:
+        return []
+    uniform = uniform_share(runs)
+    chart = charts.marked(
+        rows,
+        palette,
+        title="First-token share by kind of query",
+        x_title="share of attention",
+        reference=uniform,
+    )
+    caption = "One point a seed, mean over layers and heads."
+    if uniform is not None:
+        caption += f" Dashed: uniform attention over all queries, {short(uniform)}."
+    return [Figure(f"{part.name}-first-token-share-by-mark", chart, caption)]
+
+
+def _with_maps(runs: Sequence[Run]) -> Run | None:
+    for run in runs:
+        drawn = mapping(run.analysis.get("attention_maps"))
+        if drawn.get("tokens") and drawn.get("maps"):
+            return run
+    return None
+
+
+def _add_maps(page: Page, part: Part, maps: Mapping[str, Run]) -> None:
+    page.text(
+        "Rows are queries, columns keys, on a fixed scale from 0 to 1. Without the first column "
+        "each map takes a scale of its own, up to its largest remaining value: compare patterns "
+        "then, not colours. The sample and the seed are the same for every arm where the study "
+        "has them."
+    )
+    figures, layers, heads = [], set(), set()
+    for name, run in list(maps.items())[:MOST_PANELS]:
+        drawn = run.analysis["attention_maps"]
+        entries = drawn["maps"][: heatmaps.MAX_MAPS]
+        layers |= {entry["layer"] for entry in entries}
+        heads |= {entry["head"] for entry in entries}
+        chart = heatmaps.attention_map(drawn["tokens"], entries, title=name)
+        caption = f"Seed {run.seed}."
+        figures.append(Figure(f"{part.name}-attention-map-{name}", chart, caption, width=320))
+    controls = [
+        Control("layer", "Layer", [(layer, str(layer)) for layer in sorted(layers)]),
+        Control("head", "Head", [(head, str(head)) for head in sorted(heads)]),
+        Control("first", "First column", [("show", "shown"), ("hide", "hidden, colours rescaled")]),
+    ]
+    page.charts(figures, controls, min_width=310)
+    _note_left_out(page, maps)

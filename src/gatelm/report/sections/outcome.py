@@ -1,0 +1,250 @@
+"""What came out: verdicts in sentences, the table of arms, seeds and differences as charts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gatelm.report import charts
+from gatelm.report.load import FINISHED, Part, Run, label
+from gatelm.report.metrics import Described, describe
+from gatelm.report.numbers import (
+    count,
+    decimals_for,
+    fixed,
+    interval,
+    is_number,
+    percent,
+    rounded,
+)
+from gatelm.report.page import Column, Figure, Html, Page, badge, join, swatch, swatched
+from gatelm.report.sentences import Verdict, method, progress, unfinished, verdict, verdicts
+from gatelm.report.theme import Palette
+
+MOST_SENTENCES = 12
+
+
+def add_verdict(page: Page, part: Part, palette: Palette) -> None:
+    """The question, the claims it speaks to, and a sentence for each primary comparison."""
+    page.section(part.title, level=3)
+    question = str(part.spec.get("question") or "")
+    if question:
+        page.text(join(Html("<strong>Question.</strong> "), question))
+    for claim in part.spec.get("claims") or ():
+        page.note(join(Html("<strong>Published claim.</strong> "), _claim(claim)), "claim")
+    if part.spec.get("note"):
+        page.note(str(part.spec["note"]))
+    missing = unfinished(part)
+    if missing:
+        page.note(f"This part is not complete: {progress(part.runs)}.", "warning")
+        page.items(missing)
+    said = verdicts(part, part.primary_metrics)
+    if not any(said.values()):
+        page.text("There is no comparison to report in this part.")
+    for metric, sentences in said.items():
+        _add_sentences(page, describe(metric), sentences, palette)
+    page.text(method(part.comparisons))
+
+
+def _claim(claim: Any) -> str:
+    if isinstance(claim, Mapping):
+        return " ".join(str(value) for value in claim.values())
+    return str(claim)
+
+
+def _add_sentences(
+    page: Page, metric: Described, sentences: Sequence[Verdict], palette: Palette
+) -> None:
+    if not sentences:
+        return
+    direction = f", {metric.better} is better" if metric.better else ""
+    page.text(join(Html("<strong>"), metric.label, Html("</strong>"), direction))
+    if len(sentences) <= MOST_SENTENCES:
+        rows = [
+            join(badge(v.outcome, v.outcome), swatched(palette.of(v.arm), v.sentence))
+            for v in sentences
+        ]
+        page.items(rows, "verdicts")
+        return
+    arms: dict[str, Counter[str]] = {}
+    for v in sentences:
+        arms.setdefault(v.arm, Counter())[v.outcome] += 1
+    page.items(
+        f"{arm}: "
+        + ", ".join(f"{outcome} in {n}" for outcome, n in states.items())
+        + f" of {sum(states.values())} settings."
+        for arm, states in arms.items()
+    )
+    page.details("Each setting in a sentence", *(v.sentence for v in sentences), code=False)
+
+
+def add_arms(page: Page, part: Part, palette: Palette) -> None:
+    """A row an arm: mean and interval of each metric, parameters."""
+    groups = part.groups()
+    if not groups:
+        page.note("No run of this part has been recorded yet.", "warning")
+        return
+    metrics = [describe(name) for name in part.metrics]
+    table = {
+        (label(str(s.get("arm")), s.get("axes") or {}), s.get("metric")): s for s in part.summaries
+    }
+    columns = [
+        Column("Arm"),
+        Column("Seeds", "right", "finished runs of those planned"),
+        *(Column(m.axis, "right", m.definition) for m in metrics),
+        Column("Parameters", "right"),
+        Column("Gate parameters", "right"),
+    ]
+    cells = [
+        _column([_cell(table.get((name, m.name)), runs, m.name) for name, runs in groups.items()])
+        for m in metrics
+    ]
+    rows = [
+        [
+            swatch(palette.of(runs[0].arm), name),
+            f"{sum(run.status == FINISHED for run in runs)} of {len(runs)}",
+            *(column[i] for column in cells),
+            _same(runs, "parameters"),
+            _same(runs, "gate_parameters"),
+        ]
+        for i, (name, runs) in enumerate(groups.items())
+    ]
+    confidence = part.spec.get("confidence")
+    spread = f", {percent(confidence)} interval below" if is_number(confidence) else ""
+    page.table(columns, rows, f"Means over finished seeds{spread}.")
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """A mean, with an interval where there is one."""
+
+    mean: float | None
+    low: float | None
+    high: float | None
+
+    def places(self) -> int | None:
+        if self.mean is None:
+            return None
+        spread = None if self.low is None or self.high is None else (self.high - self.low) / 2
+        return decimals_for(spread, self.mean, 4)
+
+    def html(self, places: int) -> Html:
+        below = interval(self.low, self.high, places)
+        small = f"<small>{below}</small>" if self.low is not None else ""
+        return Html(f"{fixed(self.mean, places)}{small}")
+
+
+def _column(cells: Sequence[_Cell]) -> list[Html]:
+    """Cells of one metric with the same decimals, so that they can be read down the column."""
+    wanted = sorted(places for cell in cells if (places := cell.places()) is not None)
+    places = wanted[len(wanted) // 2] if wanted else 0
+    return [cell.html(places) for cell in cells]
+
+
+def _cell(summary: Mapping[str, Any] | None, runs: Sequence[Run], metric: str) -> _Cell:
+    """From the study's summary, or without one the bare mean of the finished runs."""
+    if summary is not None and is_number(summary.get("mean")):
+        low, high = summary.get("low"), summary.get("high")
+        if is_number(low) and is_number(high):
+            return _Cell(summary["mean"], low, high)
+        return _Cell(summary["mean"], None, None)
+    done = [run.metrics.get(metric) for run in runs if run.status == FINISHED]
+    values = [float(value) for value in done if is_number(value)]  # type: ignore[arg-type]
+    return _Cell(sum(values) / len(values) if values else None, None, None)
+
+
+def _same(runs: Sequence[Run], key: str) -> str:
+    values = {run.record.get(key) for run in runs if is_number(run.record.get(key))}
+    return " / ".join(count(value) for value in sorted(values)) or fixed(None, 0)  # type: ignore[type-var]
+
+
+def outcome_figures(part: Part, palette: Palette) -> list[Figure]:
+    """For each primary metric: every seed with the mean, and the paired differences."""
+    out = []
+    for name in part.primary_metrics:
+        metric = describe(name)
+        seeds = _seed_rows(part, name)
+        if not seeds:
+            continue
+        means = [
+            {
+                "arm": s["arm"],
+                "label": label(str(s["arm"]), s.get("axes") or {}),
+                "n": s.get("n"),
+                **{key: rounded(s.get(key), 6) for key in ("mean", "low", "high")},
+            }
+            for s in part.summaries
+            if s.get("metric") == name and is_number(s.get("mean"))
+        ]
+        chart = charts.seeds_and_means(
+            seeds,
+            means,
+            palette,
+            title=f"{metric.label}: seeds and mean",
+            x_title=metric.axis,
+            reference=_uniform(part, name),
+        )
+        out.append(Figure(f"{part.name}-{name}", chart))
+        rows = _difference_rows(part, name)
+        if rows:
+            unit = f" ({metric.unit})" if metric.unit else ""
+            good = f"; {metric.better} is better" if metric.better else ""
+            chart = charts.differences(
+                rows,
+                palette,
+                title=f"Difference from {part.baseline}",
+                x_title=f"difference in {metric.phrase}{unit}{good}",
+            )
+            out.append(Figure(f"{part.name}-{name}-difference", chart))
+    return out
+
+
+def _seed_rows(part: Part, metric: str) -> list[dict[str, Any]]:
+    return [
+        {
+            "arm": run.arm,
+            "label": run.label,
+            "seed": run.seed,
+            "value": rounded(run.metrics[metric], 6),
+        }
+        for runs in part.groups().values()
+        for run in runs
+        if run.status == FINISHED and is_number(run.metrics.get(metric))
+    ]
+
+
+def _difference_rows(part: Part, metric: str) -> list[dict[str, Any]]:
+    out = []
+    order = {name: i for i, name in enumerate(part.groups())}
+    for c, v in zip(
+        [c for c in part.comparisons if c.get("metric") == metric],
+        verdicts_in_order(part, metric),
+        strict=True,
+    ):
+        if is_number(c.get("difference")):
+            numbers = {key: rounded(c.get(key), 6) for key in ("difference", "low", "high")}
+            out.append(
+                {
+                    "arm": c["arm"],
+                    "label": v.label,
+                    "n": c.get("n"),
+                    "outcome": v.outcome,
+                    **numbers,
+                }
+            )
+    return sorted(out, key=lambda row: order.get(row["label"], len(order)))
+
+
+def verdicts_in_order(part: Part, metric: str) -> list[Verdict]:
+    """Verdicts of a metric in the order of results.json."""
+    return [verdict(c) for c in part.comparisons if c.get("metric") == metric]
+
+
+def _uniform(part: Part, metric: str) -> float | None:
+    """The uniform-attention value, for a metric that is a share of attention."""
+    if not metric.startswith("first_token_share"):
+        return None
+    values = [run.metrics.get("first_token_share_uniform") for run in part.finished()]
+    return next((float(v) for v in values if is_number(v)), None)  # type: ignore[arg-type]

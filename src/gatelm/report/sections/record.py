@@ -1,0 +1,110 @@
+"""The record: every run, every metric's definition, and how to repeat the study."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import yaml
+
+from gatelm.report.load import Part, Run, Study
+from gatelm.report.metrics import describe
+from gatelm.report.numbers import duration, short
+from gatelm.report.page import Column, Html, Page, badge, join, swatch
+from gatelm.report.theme import Palette
+
+DRAWN = ("first_token_share", "max_activation", "norm_ratio", "gate_mean")
+"""Metrics that the charts show whether or not a part names them."""
+
+
+def add_runs(page: Page, study: Study, palette: Palette) -> None:
+    """One row a run, also those that diverged, stopped or never started."""
+    page.section("Runs")
+    for part in study.parts:
+        metrics = [describe(name) for name in part.primary_metrics]
+        columns = [
+            Column("Arm"),
+            Column("Seed", "right"),
+            Column("Status"),
+            *(Column(m.axis, "right", m.definition) for m in metrics),
+            Column("Time", "right"),
+            Column("Config hash"),
+            Column("Remarks"),
+        ]
+        rows = [
+            [
+                swatch(palette.of(run.arm), run.label),
+                "–" if run.seed is None else str(run.seed),  # noqa: RUF001
+                badge(run.status, run.status),
+                *(short(run.metrics.get(m.name), 4) for m in metrics),
+                duration(run.record.get("seconds")),
+                join(Html("<code>"), run.config_hash, Html("</code>")) if run.config_hash else "",
+                _remarks(run),
+            ]
+            for runs in part.groups().values()
+            for run in runs
+        ]
+        if rows:
+            page.table(columns, rows, part.title)
+
+
+def _remarks(run: Run) -> str:
+    events = [f"{e.get('what')} at step {e.get('step')}" for e in run.events[:3]]
+    more = [f"{len(run.events) - 3} more events"] if len(run.events) > 3 else []
+    return "; ".join([*run.problems, *events, *more])
+
+
+def add_definitions(page: Page, study: Study) -> None:
+    """Every metric the report shows, with its definition."""
+    names = dict.fromkeys(name for part in study.parts for name in part.metrics)
+    seen = {key for run in study.runs if run.analysis for key in DRAWN}
+    described = [describe(name) for name in [*names, *sorted(seen - set(names))]]
+    if not described:
+        return
+    page.section("Metrics")
+    page.definitions(
+        (
+            join(m.axis, Html(" <code>"), m.name, Html("</code>")),
+            m.definition + (f" {m.better.capitalize()} is better." if m.better else ""),
+        )
+        for m in described
+    )
+
+
+def add_repeat(page: Page, study: Study) -> None:
+    """Command, versions and resolved configs."""
+    page.section("How to repeat this")
+    command = study.results.get("command")
+    if command:
+        page.code(" ".join(command) if isinstance(command, list) else str(command))
+    versions = dict(study.results.get("versions") or {})
+    if study.results.get("gatelm_version"):
+        versions = {"gatelm": study.results["gatelm_version"], **versions}
+    if versions:
+        page.text("Versions: " + ", ".join(f"{k} {v}" for k, v in versions.items()) + ".")
+    page.text(
+        "A run's hash is the hash of its resolved config; the numbers behind every table and chart "
+        "are in results.json, results.csv and the run folders."
+    )
+    for part in study.parts:
+        _add_configs(page, part)
+
+
+def _add_configs(page: Page, part: Part) -> None:
+    base, overrides = part.spec.get("base_config"), part.spec.get("arm_overrides")
+    if base:
+        page.details(f"{part.title}: base config", _yaml(base))
+    if overrides:
+        page.details(f"{part.title}: what each arm changes", _yaml(overrides))
+    run = _first(part.runs, part.baseline)
+    if run:
+        title = f"{part.title}: resolved config of {run.label}, seed {run.seed}"
+        page.details(f"{title} ({run.config_hash})", run.config_text)
+
+
+def _first(runs: Iterable[Run], arm: str) -> Run | None:
+    kept = [run for run in runs if run.config_text]
+    return next((run for run in kept if run.arm == arm), kept[0] if kept else None)
+
+
+def _yaml(tree: object) -> str:
+    return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=96)

@@ -1,0 +1,21 @@
+"""The Vega libraries that draw the charts, in the version altair writes for."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+import altair as alt
+import vl_convert
+
+
+def vega_lite_version() -> str:
+    """The Vega-Lite version of altair's schema, as vl-convert names it: `6.4`."""
+    return ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
+
+
+@lru_cache(maxsize=1)
+def javascript() -> str:
+    """One script that defines vega, vegaLite and vegaEmbed, fit to stand in a script element."""
+    script = vl_convert.javascript_bundle(vl_version=vega_lite_version())
+    return re.sub(r"</(script)", r"<\\/\1", script, flags=re.IGNORECASE)
