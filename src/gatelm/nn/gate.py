@@ -28,7 +28,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "silu": F.silu,
     "softplus": F.softplus,
-    "hard_sigmoid": F.hardsigmoid,
+    "hard_sigmoid": lambda z: torch.clamp(z / 6.0 + 0.5, 0.0, 1.0),
     "nonsparse_sigmoid": lambda z: 0.5 + 0.5 * torch.sigmoid(z),
     "two_sigmoid": lambda z: 2.0 * torch.sigmoid(z),
     "identity": lambda z: z,

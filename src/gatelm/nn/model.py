@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import torch
 from pydantic import Field, model_validator
@@ -81,9 +81,12 @@ class ModelConfig(Config):
     init: InitConfig = InitConfig()
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check(self) -> ModelConfig:
+        checked: list[LayerConfig] = []
         for index, layer in enumerate(self.layers()):
-            check_layer(layer, self.hidden_dim, index)
+            if layer not in checked:
+                check_layer(layer, self.hidden_dim, index)
+                checked.append(layer)
         return self
 
     def layers(self) -> tuple[LayerConfig, ...]:

@@ -1,0 +1,140 @@
+"""Counts from the config equal the built module's and torch's counter."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from gatelm.config import ConfigError
+from gatelm.nn.count import count, flops_per_token, kv_bytes_per_token, match_ffn_dim
+from gatelm.nn.gate_presets import GATE_PRESETS
+from gatelm.nn.model import Decoder, ModelConfig
+from gatelm.presets import model_preset, model_presets
+
+T = 32
+
+
+def config(gates: list | None = None, **model: object) -> ModelConfig:
+    layer = {
+        "mixer": {"num_heads": 4, "num_kv_heads": 2, "head_dim": 8, "backend": "eager"},
+        "ffn": {"ffn_dim": 40},
+        "gates": gates or [],
+    }
+    layer.update(model.pop("layer", {}))  # type: ignore[call-overload]
+    return ModelConfig.parse(
+        {"vocab_size": 50, "hidden_dim": 24, "num_layers": 2, "layer": layer, **model}
+    )
+
+
+VARIANTS = {
+    **{name: config([name]) for name in GATE_PRESETS},
+    "none": config(),
+    "untied": config(head="untied"),
+    "learned positions": config(position_embedding={"max_tokens": 64}),
+    "sandwich": config(layer={"norm_placement": "sandwich"}),
+    "mlp": config(layer={"ffn": {"kind": "mlp", "ffn_dim": 16}}),
+    "bias": config(layer={"mixer": {"num_heads": 4, "bias": "all", "qk_norm": {}}}),
+    "low rank": config([{"site": "sdpa", "rank": 3}, {"site": "out", "inputs": ["y"], "rank": 2}]),
+    "query input": config([{"site": "v", "inputs": ["q", "x"], "input_dim": 7}]),
+    "shared": config([{"site": "sdpa", "sharing": "shared", "init": {"bias": 1.0}}]),
+    "per layer": config(
+        ["sdpa-head"], layer_overrides=[{"layers": "1:", "set": {"gates": ["value"]}}]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_parameters_equal_built_module(name: str) -> None:
+    cfg = VARIANTS[name]
+    with torch.device("meta"):
+        model = Decoder(cfg)
+    counted = count(cfg)
+    assert counted.total == sum(p.numel() for p in model.parameters())
+    gates = sum(
+        p.numel()
+        for n, p in model.named_parameters()
+        if ".gates." in n and not n.endswith("norm.weight")
+    )
+    assert counted.gate == gates
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("training", [False, True])
+def test_flops_equal_torch_counter(name: str, training: bool) -> None:
+    cfg = VARIANTS[name]
+    with torch.device("meta"):
+        model = Decoder(cfg)
+        ids = torch.zeros(1, T, dtype=torch.long)
+        with FlopCounterMode(display=False) as counter:
+            logits = model(ids)
+            if training:
+                logits.sum().backward()
+    assert counter.get_total_flops() == T * flops_per_token(cfg, T, training=training)
+
+
+def test_published_sizes_of_the_paper() -> None:
+    """Sizes in millions of the released dense checkpoints (28 layers)."""
+    none = count(model_preset("paper-1.7b-28l"))
+    head = count(model_preset("paper-1.7b-28l", "layer.gates=[sdpa-head]"))
+    element = count(
+        model_preset("paper-1.7b-28l", "layer.gates=[sdpa-element]", "layer.ffn.ffn_dim=5504")
+    )
+    assert [round(c.total / 1e6, 2) for c in (none, head, element)] == [1720.84, 1721.75, 1728.18]
+
+
+def test_added_parameters_of_table_1() -> None:
+    """Added parameters in millions at 24 layers, width 2048, 32/4 heads of 128 (table 1)."""
+    expected = {
+        "sdpa-element": 201.33,
+        "value": 25.17,
+        "key": 25.17,
+        "query": 201.33,
+        "output": 100.66,
+        "sdpa-head": 1.5729,
+        "value-head": 0.1966,
+        "sdpa-element-shared": 201.33,
+        "value-shared": 25.17,
+    }
+    for preset, millions in expected.items():
+        cfg = ModelConfig.parse(
+            {
+                "vocab_size": 10,
+                "hidden_dim": 2048,
+                "num_layers": 24,
+                "layer": {
+                    "mixer": {"num_heads": 32, "num_kv_heads": 4, "head_dim": 128},
+                    "ffn": {"ffn_dim": 768},
+                    "gates": [preset],
+                },
+            }
+        )
+        assert count(cfg).gate / 1e6 == pytest.approx(millions, rel=1e-3)
+
+
+def test_all_model_presets_parse() -> None:
+    assert "paper-1.7b-28l" in model_presets()
+    for name in model_presets():
+        assert count(model_preset(name)).total > 0
+
+
+def test_unknown_model_preset_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"paper-1\.7b-28l"):
+        model_preset("paper-2b")
+
+
+def test_kv_bytes() -> None:
+    assert kv_bytes_per_token(model_preset("paper-1.7b-28l")) == 2 * 28 * 8 * 128 * 2
+
+
+def test_match_ffn_dim_comes_as_near_as_the_multiple_allows() -> None:
+    target = count(config()).total
+    gated = config(["sdpa-element"])
+    width = match_ffn_dim(gated, target, multiple=4)
+    totals = {
+        w: count(gated.replace(layer=gated.layer.replace(ffn={"ffn_dim": w}))).total
+        for w in range(4, 80, 4)
+    }
+    assert width == min(totals, key=lambda w: abs(totals[w] - target))
+    with pytest.raises(ValueError, match="no FFN width"):
+        match_ffn_dim(gated, 100)
