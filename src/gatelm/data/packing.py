@@ -29,7 +29,7 @@ class Stream(Protocol):
     """Sorted positions of the documents' BOS, the first at 0."""
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Tokens start..stop, int64."""
+        """Tokens start..stop, int64; `stop` may lie past the end."""
         ...
 
 
@@ -80,7 +80,7 @@ def fill_rows(
             start, stop = int(rows.starts[piece]), int(rows.starts[piece] + rows.lengths[piece])
             lead = int(rows.inserted[piece])
             into = slice(column + lead, column + lead + stop - start)
-            following = stream.read(start, min(stop + 1, stream.num_tokens))
+            following = stream.read(start, stop + 1)
             tokens[row, into] = following[: stop - start]
             targets[row, into] = _next_tokens(stream, start, stop, following, eos_id)
             ids = _document_ids(stream, start, stop)

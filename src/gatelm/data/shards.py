@@ -171,7 +171,8 @@ class TokenStream:
         return len(self.document_starts)
 
     def read(self, start: int, stop: int) -> np.ndarray:
-        """Tokens start..stop as int64, across shards."""
+        """Tokens start..stop as int64, across shards; `stop` may lie past the end."""
+        stop = min(stop, self.num_tokens)
         first = int(np.searchsorted(self._ends, start, side="right"))
         parts = []
         while start < stop:
