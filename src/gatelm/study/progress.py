@@ -1,0 +1,210 @@
+"""What a running study shows: a live table on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+if TYPE_CHECKING:
+    from gatelm.study.plan import Plan, PlannedRun
+    from gatelm.study.worker import Step
+
+
+class Display(Protocol):
+    """Told by the scheduler, in its own thread, of everything that happens."""
+
+    def start(
+        self, plan: Plan, done: Collection[PlannedRun], workers: int, threads: int
+    ) -> None: ...
+    def begin(self, run: PlannedRun) -> None: ...
+    def progress(self, run: PlannedRun, step: Step) -> None: ...
+    def end(self, run: PlannedRun, status: str, error: str) -> None: ...
+    def note(self, text: str) -> None: ...
+    def stop(self) -> None: ...
+
+
+def make_display(console: Console) -> Display:
+    return LiveDisplay(console) if console.is_terminal else PlainDisplay()
+
+
+@dataclass
+class _Running:
+    since: float
+    first_step: int | None = None
+    share: float = 0.0
+
+
+class Clock:
+    """Remaining time from the FLOPs done since the start, the only unit that runs share."""
+
+    def __init__(self, plan: Plan, done: Collection[PlannedRun]):
+        self.began = time.monotonic()
+        self.total = len(plan.runs)
+        self.left = {r: max(float(r.flops), 1.0) for r in plan.runs if r not in set(done)}
+        self.computed = 0.0
+        self.running: dict[PlannedRun, _Running] = {}
+
+    @property
+    def runs_done(self) -> int:
+        return self.total - len(self.left)
+
+    def begin(self, run: PlannedRun) -> None:
+        self.running[run] = _Running(time.monotonic())
+
+    def progress(self, run: PlannedRun, step: Step) -> float | None:
+        """Seconds this run has left, once it has moved."""
+        state = self.running[run]
+        if state.first_step is None:
+            state.first_step, state.since = step.step, time.monotonic()
+        state.share = step.step / max(step.total_steps, 1)
+        moved = step.step - state.first_step
+        if moved <= 0:
+            return None
+        return (time.monotonic() - state.since) / moved * (step.total_steps - step.step)
+
+    def end(self, run: PlannedRun, completed: bool) -> None:
+        state = self.running.pop(run, None)
+        if state is not None and completed:
+            self.computed += self.left.pop(run)
+
+    def remaining(self) -> float | None:
+        partial = sum(self.left[r] * s.share for r, s in self.running.items() if r in self.left)
+        computed = self.computed + partial
+        if computed <= 0:
+            return None
+        open_ = sum(self.left.values()) - partial
+        return (time.monotonic() - self.began) * open_ / computed
+
+
+class PlainDisplay:
+    """One line a start, an end, and now and then a running run: for logs."""
+
+    EVERY_SECONDS = 30.0
+
+    def __init__(self, stream: Any = None):
+        self.stream = stream
+        self.last: dict[PlannedRun, float] = {}
+
+    def _line(self, text: str) -> None:
+        print(text, file=self.stream or sys.stdout, flush=True)
+
+    def start(self, plan: Plan, done: Collection[PlannedRun], workers: int, threads: int) -> None:
+        self.clock = Clock(plan, done)
+        self._line(opening(plan, len(done), workers, threads))
+
+    def begin(self, run: PlannedRun) -> None:
+        self.clock.begin(run)
+        self.last[run] = time.monotonic()
+        self._line(f"start    {run.label}")
+
+    def progress(self, run: PlannedRun, step: Step) -> None:
+        left = self.clock.progress(run, step)
+        if time.monotonic() - self.last[run] >= self.EVERY_SECONDS:
+            self.last[run] = time.monotonic()
+            self._line(f"         {run.label}  " + "  ".join(_cells(step, left)))
+
+    def end(self, run: PlannedRun, status: str, error: str) -> None:
+        self.clock.end(run, status in ("finished", "diverged"))
+        eta = clock_time(self.clock.remaining())
+        tail = f": {error}" if error else ""
+        done = f"{self.clock.runs_done} of {self.clock.total} runs done, ETA {eta}"
+        self._line(f"{status:<8} {run.label}{tail}  [{done}]")
+
+    def note(self, text: str) -> None:
+        self._line(text)
+
+    def stop(self) -> None:
+        pass
+
+
+class LiveDisplay:
+    """A bar for the study and a line for every run in a worker."""
+
+    def __init__(self, console: Console):
+        self.console = console
+        self.bars = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=16),
+            TextColumn("{task.fields[cells]}", markup=False),
+            console=console,
+            transient=True,
+        )
+        self.tasks: dict[PlannedRun, TaskID] = {}
+
+    def start(self, plan: Plan, done: Collection[PlannedRun], workers: int, threads: int) -> None:
+        self.clock = Clock(plan, done)
+        self.console.print(opening(plan, len(done), workers, threads), markup=False)
+        self.overall = self.bars.add_task(plan.study.name, total=len(plan.runs), cells="")
+        self._refresh()
+        self.bars.start()
+
+    def begin(self, run: PlannedRun) -> None:
+        self.clock.begin(run)
+        self.tasks[run] = self.bars.add_task("  " + run.label, total=1, cells="starting")
+
+    def progress(self, run: PlannedRun, step: Step) -> None:
+        left = self.clock.progress(run, step)
+        self.bars.update(
+            self.tasks[run],
+            total=step.total_steps,
+            completed=step.step,
+            cells="  ".join(_cells(step, left)),
+        )
+        self._refresh()
+
+    def end(self, run: PlannedRun, status: str, error: str) -> None:
+        self.clock.end(run, status in ("finished", "diverged"))
+        self.bars.remove_task(self.tasks.pop(run))
+        style = {"finished": "green", "diverged": "yellow", "failed": "red"}.get(status, "")
+        tail = f": {error}" if error else ""
+        self.bars.console.print(f"{status:<10} {run.label}{tail}", style=style, markup=False)
+        self._refresh()
+
+    def note(self, text: str) -> None:
+        self.bars.console.print(text, style="yellow", markup=False)
+
+    def stop(self) -> None:
+        self.bars.stop()
+
+    def _refresh(self) -> None:
+        shares = sum(s.share for s in self.clock.running.values())
+        done = f"{self.clock.runs_done} of {self.clock.total} runs"
+        self.bars.update(
+            self.overall,
+            completed=self.clock.runs_done + shares,
+            cells=f"{done}  ETA {clock_time(self.clock.remaining())}",
+        )
+
+
+def opening(plan: Plan, done: int, workers: int, threads: int) -> str:
+    todo = len(plan.runs) - done
+    if not todo:
+        return f"{plan.study.name}: all {done} runs are done"
+    resumed = f" ({done} of {len(plan.runs)} are done)" if done else ""
+    return f"{plan.study.name}: {todo} runs to train{resumed}, {workers} x {threads} threads"
+
+
+def clock_time(seconds: float | None) -> str:
+    """`1:02:03` or `2:03`; `-:--` when unknown."""
+    if seconds is None:
+        return "-:--"
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
+
+
+def _cells(step: Step, left: float | None) -> list[str]:
+    cells = [f"{step.step}/{step.total_steps}"]
+    if step.phase != "train":
+        cells.append(step.phase)
+    if step.loss is not None:
+        cells.append(f"loss {step.loss:.3f}")
+    if step.tokens_per_second:
+        cells.append(f"{step.tokens_per_second:,.0f} tok/s")
+    return [*cells, f"ETA {clock_time(left)}"]

@@ -1,0 +1,222 @@
+"""The outcome of a study as data: every run, summaries over seeds, comparisons with the baseline.
+
+`results.json` holds everything. `results.csv` has one row a run and one column a variable (tidy
+for pandas and R: group by `part`, `arm` and the axes; other shapes are one `melt` away); the time
+a run took stays out of it, so that the same runs give the same bytes.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import platform
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import gatelm
+from gatelm.study.folder import State, read_json, read_state, write_atomic
+from gatelm.study.plan import Plan, PlannedRun
+from gatelm.study.sentence import sentence
+from gatelm.study.spec import PartConfig
+from gatelm.study.statistics import Comparison, correct, mean_interval, paired_difference
+
+Values = dict[int, float]
+
+
+def write_results(plan: Plan, root: Path) -> dict[str, Any]:
+    """Collect the runs below `root` into results.json and results.csv; returns the former."""
+    results = collect(plan, root)
+    write_atomic(root / "results.json", json.dumps(results, indent=1, allow_nan=False) + "\n")
+    write_atomic(root / "results.csv", to_csv(results))
+    return results
+
+
+def collect(plan: Plan, root: Path) -> dict[str, Any]:
+    """Everything known about the plan's runs, as JSON-compatible data."""
+    states = {run: read_state(root, run) for run in plan.runs}
+    study = plan.study
+    summaries: list[dict[str, Any]] = []
+    comparisons: list[dict[str, Any]] = []
+    for name, part in study.parts.items():
+        cells = _cells(plan.of(name), states)
+        for metric in part.metrics:
+            summaries += _summaries(name, part, metric, cells)
+            comparisons += _comparisons(name, part, metric, cells)
+    command = root / "command.txt"
+    return {
+        "study": study.name,
+        "title": study.title,
+        "summary": study.summary,
+        "size": study.size,
+        "gatelm_version": gatelm.__version__,
+        "versions": _versions(plan, root),
+        "command": command.read_text(encoding="utf-8").strip() if command.is_file() else "",
+        "parts": {name: _part(part) for name, part in study.parts.items()},
+        "runs": [_run(run, states[run]) for run in plan.runs],
+        "summaries": summaries,
+        "comparisons": comparisons,
+    }
+
+
+def to_csv(results: Mapping[str, Any]) -> str:
+    """One row a run; cells without a value are empty."""
+    runs = results["runs"]
+    axes = list(dict.fromkeys(path for run in runs for path in run["axes"]))
+    metrics = sorted({metric for run in runs for metric in run["metrics"]})
+    fixed = ["part", "arm", "seed", "status", "config_hash", "parameters", "gate_parameters"]
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow([*fixed, *axes, *metrics])
+    for run in runs:
+        values = [run["axes"].get(path) for path in axes]
+        values += [run["metrics"].get(metric) for metric in metrics]
+        writer.writerow([run[key] for key in fixed] + [_cell(value) for value in values])
+    return buffer.getvalue()
+
+
+class _Cell:
+    """The runs of one arm at one point of the axes."""
+
+    def __init__(self, arm: str, axes: Mapping[str, Any], runs: Mapping[int, State]):
+        self.arm, self.axes, self.runs = arm, axes, runs
+        self.diverged = {seed for seed, state in runs.items() if state.status == "diverged"}
+
+    def values(self, metric: str) -> Values:
+        """The metric by seed, from the runs that finished and have it."""
+        found = {
+            seed: _number(state.result.get("metrics", {}).get(metric))
+            for seed, state in self.runs.items()
+            if state.status == "finished"
+        }
+        return {seed: value for seed, value in found.items() if value is not None}
+
+
+def _cells(runs: Iterable[PlannedRun], states: Mapping[PlannedRun, State]) -> list[_Cell]:
+    grouped = groupby(runs, key=lambda run: (run.arm, json.dumps(run.axes)))
+    out = []
+    for _, group in grouped:
+        members = list(group)
+        by_seed = {run.seed: states[run] for run in members}
+        out.append(_Cell(members[0].arm, members[0].axes, by_seed))
+    return out
+
+
+def _summaries(
+    name: str, part: PartConfig, metric: str, cells: Iterable[_Cell]
+) -> list[dict[str, Any]]:
+    return [
+        {
+            "part": name,
+            "arm": cell.arm,
+            "axes": dict(cell.axes),
+            "metric": metric,
+            **asdict(mean_interval(list(cell.values(metric).values()), part.confidence)),
+            "diverged": len(cell.diverged),
+        }
+        for cell in cells
+    ]
+
+
+def _comparisons(
+    name: str, part: PartConfig, metric: str, cells: list[_Cell]
+) -> list[dict[str, Any]]:
+    baselines = {json.dumps(c.axes): c for c in cells if c.arm == part.baseline}
+    pairs = [
+        (cell, baselines[json.dumps(cell.axes)]) for cell in cells if cell.arm != part.baseline
+    ]
+    pairs = [(cell, base) for cell, base in pairs if _comparable(metric, cell, base)]
+    compared = correct([_compare(part, metric, cell, base) for cell, base in pairs])
+    return [
+        {
+            "part": name,
+            "arm": cell.arm,
+            "axes": dict(cell.axes),
+            "baseline": part.baseline,
+            "metric": metric,
+            **asdict(comparison),
+            "sentence": sentence(cell.arm, part.baseline, cell.axes, metric, comparison),
+        }
+        for (cell, _), comparison in zip(pairs, compared, strict=True)
+    ]
+
+
+def _comparable(metric: str, cell: _Cell, base: _Cell) -> bool:
+    """Not where a side finished runs that do not have the metric, as a gate's mean without one."""
+    return all(
+        side.values(metric) or not any(s.status == "finished" for s in side.runs.values())
+        for side in (cell, base)
+    )
+
+
+def _compare(part: PartConfig, metric: str, cell: _Cell, base: _Cell) -> Comparison:
+    return paired_difference(
+        cell.values(metric),
+        base.values(metric),
+        confidence=part.confidence,
+        diverged=len(cell.diverged),
+        baseline_diverged=len(base.diverged),
+    )
+
+
+def _part(part: PartConfig) -> dict[str, Any]:
+    tree = part.tree()
+    tree["base_config"] = tree.pop("base")
+    tree["arm_overrides"] = tree.pop("arms")
+    tree["arms"] = list(part.arms)
+    tree["primary_metrics"] = list(part.primary)
+    return tree
+
+
+def _run(run: PlannedRun, state: State) -> dict[str, Any]:
+    result = state.result
+    metrics = {key: _number(value) for key, value in result.get("metrics", {}).items()}
+    return {
+        "part": run.part,
+        "arm": run.arm,
+        "axes": dict(run.axes),
+        "seed": run.seed,
+        "config_hash": run.config_hash,
+        "status": state.status,
+        "error": state.error,
+        "folder": run.folder,
+        "parameters": result.get("parameters", run.parameters),
+        "gate_parameters": result.get("gate_parameters", run.gate_parameters),
+        "flops": run.flops,
+        "metrics": metrics,
+        "seconds": _number(result.get("seconds")),
+    }
+
+
+def _versions(plan: Plan, root: Path) -> dict[str, str]:
+    """What trained the runs, from their own records; this process's where there is none yet."""
+    seen: dict[str, set[str]] = {}
+    for run in plan.runs:
+        record = read_json(root / run.folder / "run.json")
+        for name, text in (record.get("versions") or {}).items():
+            seen.setdefault(name, set()).add(str(text))
+        if "threads" in record:
+            seen.setdefault("threads", set()).add(str(record["threads"]))
+    if not seen:
+        seen = {"python": {platform.python_version()}, "gatelm": {gatelm.__version__}}
+        for name in ("torch", "numpy"):
+            try:
+                seen[name] = {version(name)}
+            except PackageNotFoundError:
+                continue
+    return {name: ", ".join(sorted(texts)) for name, texts in sorted(seen.items())}
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, (int, float)) and math.isfinite(value):
+        return value
+    return None
+
+
+def _cell(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, (list, dict)) else value

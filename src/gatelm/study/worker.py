@@ -1,0 +1,151 @@
+"""A process that trains one run after the other, as its parent hands them over."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import pickle
+import queue
+import signal
+import sys
+import threading
+import time
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+STOP = "stop"
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_REPORT_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run to train: its place in the plan, its pickled config and its folder.
+
+    Pickled, so that what the config imports is imported as the run begins, not as the task arrives.
+    """
+
+    index: int
+    config: bytes
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Step:
+    """How far a run is, as the trainer reported it."""
+
+    index: int
+    step: int
+    total_steps: int
+    loss: float | None
+    tokens_per_second: float | None
+    phase: str
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A run left the worker; `error` and `details` (a traceback) are there when it failed."""
+
+    index: int
+    error: str | None = None
+    details: str = ""
+
+
+def work(connection: Connection, trainer: str) -> None:
+    """Train what arrives on `connection` until `None` does.
+
+    A process that a terminal's Ctrl-C reaches too leaves it to the parent, which sends `STOP`; the
+    trainer then saves and returns. When the parent is gone, so is the point of computing: the
+    process ends at once, and the checkpoints already written serve the next start.
+    """
+    stop = threading.Event()
+    tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    threading.Thread(target=_listen, args=(connection, tasks, stop), daemon=True).start()
+    while (task := tasks.get()) is not None:
+        connection.send(_train(connection, task, trainer, stop))
+
+
+def _listen(
+    connection: Connection, tasks: queue.SimpleQueue[Task | None], stop: threading.Event
+) -> None:
+    while True:
+        try:
+            message = connection.recv()
+        except (EOFError, OSError):
+            os._exit(1)
+        if message == STOP:
+            stop.set()
+        else:
+            tasks.put(message)
+            if message is None:
+                return
+
+
+def _train(connection: Connection, task: Task, trainer: str, stop: threading.Event) -> Ended:
+    last = 0.0
+
+    def report(progress: Any) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last < _REPORT_SECONDS and progress.step < progress.total_steps:
+            return
+        last = now
+        connection.send(
+            Step(
+                task.index,
+                progress.step,
+                progress.total_steps,
+                progress.loss,
+                progress.tokens_per_second,
+                progress.phase,
+            )
+        )
+
+    try:
+        task.folder.mkdir(parents=True, exist_ok=True)
+        with _output_to(task.folder / "output.log"):
+            config, train = pickle.loads(task.config), resolve(trainer)
+            train(config, task.folder, resume="auto", report=report, should_stop=stop.is_set)
+    except Exception as error:
+        return Ended(task.index, describe(error), traceback.format_exc())
+    return Ended(task.index)
+
+
+def resolve(path: str) -> Any:
+    """The object at `package.module:name`."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def describe(error: BaseException) -> str:
+    """One line: the message of a user's mistake, the type in front of anything else."""
+    text = " ".join(str(error).split())
+    return text if isinstance(error, ValueError) and text else f"{type(error).__name__}: {text}"
+
+
+@contextlib.contextmanager
+def _output_to(path: Path) -> Any:
+    """What the run prints goes to a file, below Python too: the terminal shows the progress."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with path.open("ab") as file:
+        saved = os.dup(1), os.dup(2)
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            for target, copy in zip((1, 2), saved, strict=True):
+                os.dup2(copy, target)
+                os.close(copy)
+    if path.stat().st_size == 0:
+        path.unlink()
