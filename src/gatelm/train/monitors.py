@@ -72,6 +72,7 @@ class Throughput:
         self._lap_seconds = 0.0
         self._lap_tokens = 0
         self._total_seconds = 0.0
+        self._rate: float | None = None
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -88,10 +89,17 @@ class Throughput:
 
     def lap(self) -> float:
         """Tokens per second since the last call; starts the next lap."""
-        self._advance()
-        rate = self._lap_tokens / self._lap_seconds if self._lap_seconds > 0 else 0.0
+        self._rate = self.rate or 0.0
         self._lap_seconds, self._lap_tokens = 0.0, 0
-        return rate
+        return self._rate
+
+    @property
+    def rate(self) -> float | None:
+        """Tokens per second in this lap so far; of the last one while this has no step."""
+        self._advance()
+        if self._lap_tokens and self._lap_seconds > 0:
+            return self._lap_tokens / self._lap_seconds
+        return self._rate
 
     @property
     def training_seconds(self) -> float:

@@ -1,0 +1,102 @@
+"""A complete run as data: model, data, optimiser and how to train."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from gatelm.config import Config, ConfigError, not_identity
+from gatelm.data.config import DataConfig
+from gatelm.nn.model import ModelConfig
+from gatelm.optim.config import OptimConfig
+
+
+class TrainConfig(Config):
+    """Length, batches, precision, and what happens along the way."""
+
+    total_steps: int = Field(ge=1)
+    """Optimiser steps, and the horizon of the learning-rate schedule."""
+    batch_size: int = Field(default=32, ge=1)
+    """Sequences per step, over all processes."""
+    micro_batch_size: int | None = Field(default=None, ge=1)
+    """Sequences in memory at once, per process; null: the whole share of the batch."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """Of activations and matrix products; weights, norms, softmax and loss stay in fp32."""
+    eval_every_steps: int | None = not_identity(None, ge=1)
+    """Validation loss so often; null: at the end only."""
+    eval_sequences: int = Field(default=64, ge=1)
+    """Held-out sequences of a validation, and of the final look."""
+    health_every_steps: int | None = not_identity(None, ge=1)
+    """Sinks, activations and gates so often; null: at the end only."""
+    health_sequences: int = Field(default=8, ge=1)
+    """Held-out sequences of a health pass."""
+    checkpoint_every_steps: int | None = not_identity(None, ge=1)
+    """A checkpoint so often and at the end; null: only when stopped early."""
+    keep_checkpoints: int = not_identity(2, ge=1)
+    """Older checkpoints are deleted."""
+    log_every_steps: int = not_identity(10, ge=1)
+    """A line in metrics.jsonl so often."""
+    stop_at_step: int | None = not_identity(None, ge=0)
+    """Save and stop here, as if interrupted; the schedule still runs to total_steps."""
+    spike_policy: Literal["off", "log", "skip"] = "log"
+    """What a spike of the loss or the gradient norm causes: nothing, an event in metrics.jsonl, or
+    that and a step without update."""
+    spike_window_steps: int = Field(default=128, ge=2)
+    """A value is judged by so many steps before it."""
+    spike_threshold_std: float = Field(default=6.0, gt=0)
+    """A spike is above the window's mean by more than so many standard deviations."""
+    max_skipped_steps: int = Field(default=16, ge=1)
+    """More steps skipped in a row mean that the run has diverged."""
+    device: str = not_identity("auto")
+    """auto (CUDA where there is one, else CPU), or a torch device."""
+    threads: int | None = not_identity(None, ge=1)
+    """Torch's threads in this process; null: as they are."""
+    determinism: Literal["default", "strict"] = not_identity("default")
+    """strict: only deterministic kernels, slower on CUDA; the CPU is deterministic anyway."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.micro_batch_size is not None and self.micro_batch_size > self.batch_size:
+            raise ValueError(
+                f"micro_batch_size {self.micro_batch_size} is more than "
+                f"batch_size {self.batch_size}"
+            )
+        return self
+
+
+class RunConfig(Config):
+    """One training run."""
+
+    name: str = not_identity("run", min_length=1)
+    """Shown in reports and used for the default output folder."""
+    seed: int = Field(default=0, ge=0)
+    """Initial weights, data order, dropout."""
+    model: ModelConfig
+    data: DataConfig
+    optim: OptimConfig = OptimConfig()
+    train: TrainConfig
+
+    @model_validator(mode="after")
+    def _rows_fit_learned_positions(self) -> Self:
+        learned = self.model.position_embedding
+        if learned is not None and self.data.seq_len > learned.max_tokens:
+            raise ValueError(
+                f"data.seq_len {self.data.seq_len} is more than "
+                f"model.position_embedding.max_tokens {learned.max_tokens}"
+            )
+        return self
+
+    def model_for(self, vocab_size: int) -> ModelConfig:
+        """The model's config with the vocabulary of the data.
+
+        Raises:
+            ConfigError: when the config states another one.
+        """
+        stated = self.model.vocab_size
+        if stated is not None and stated != vocab_size:
+            raise ConfigError(
+                f"model.vocab_size: {stated}, but the data has a vocabulary of {vocab_size}; "
+                "set it to null to take the data's"
+            )
+        return self.model.replace(vocab_size=vocab_size)

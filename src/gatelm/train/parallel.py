@@ -1,0 +1,128 @@
+"""Data parallelism from outside the model: every process has all weights and a part of the rows.
+
+Started by torchrun: `torchrun --nproc-per-node 2 -m gatelm train RECIPE`. Gradients are sums over
+targets divided by the step's global count, so all-reducing their sum gives what one process would
+compute on the whole batch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import distributed, nn
+
+from gatelm.config import ConfigError
+
+BUCKET_BYTES = 64 * 2**20
+
+
+@dataclass(frozen=True)
+class World:
+    """The processes of a run, seen from one of them."""
+
+    device: torch.device
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes the files."""
+        return self.rank == 0
+
+    def sums(self, values: Iterable[float]) -> list[float]:
+        """Each value summed over the processes."""
+        values = list(values)
+        if self.size == 1:
+            return values
+        total = torch.tensor(values, dtype=torch.float64, device=self.device)
+        distributed.all_reduce(total)
+        return total.tolist()
+
+    def any(self, flag: bool) -> bool:
+        """Whether it is true in any process."""
+        return self.sums([float(flag)])[0] > 0
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every process's value, in all of them."""
+        if self.size == 1:
+            return [value]
+        out: list[Any] = [None] * self.size
+        distributed.all_gather_object(out, value)
+        return out
+
+    def from_main(self, value: Any) -> Any:
+        """The main process's value."""
+        return self.gather(value)[0]
+
+    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Add up the gradients of all processes, in place; a missing one counts as zero."""
+        if self.size == 1:
+            return
+        for bucket in _buckets(parameters):
+            gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in bucket]
+            flat = torch.cat([g.reshape(-1) for g in gradients])
+            distributed.all_reduce(flat)
+            parts = flat.split([g.numel() for g in gradients])
+            for parameter, gradient, part in zip(bucket, gradients, parts, strict=True):
+                parameter.grad = part.view_as(gradient)
+
+
+@contextmanager
+def world(device: str) -> Iterator[World]:
+    """The processes torchrun started, connected for the body's time; otherwise this one alone.
+
+    Raises:
+        ConfigError: for a device that is not there.
+    """
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    chosen = _device(device, local_rank)
+    if size == 1:
+        yield World(chosen)
+        return
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)
+    distributed.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+    try:
+        yield World(chosen, distributed.get_rank(), size)
+    finally:
+        distributed.destroy_process_group()
+
+
+def _device(name: str, local_rank: int) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(
+            f"train.device: {name!r} is no torch device; use auto, cpu or cuda"
+        ) from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(f"train.device: {name}, but torch sees no CUDA device; use auto or cpu")
+    if device.type == "cuda" and device.index is None:
+        return torch.device("cuda", local_rank)
+    return device
+
+
+def _buckets(parameters: Iterable[nn.Parameter]) -> Iterator[list[nn.Parameter]]:
+    """Trainable parameters of one dtype in runs of about BUCKET_BYTES."""
+    bucket: list[nn.Parameter] = []
+    size_bytes = 0
+    for parameter in parameters:
+        if not parameter.requires_grad:
+            continue
+        num_bytes = parameter.numel() * parameter.element_size()
+        full = size_bytes + num_bytes > BUCKET_BYTES
+        if bucket and (full or parameter.dtype != bucket[0].dtype):
+            yield bucket
+            bucket, size_bytes = [], 0
+        bucket.append(parameter)
+        size_bytes += num_bytes
+    if bucket:
+        yield bucket

@@ -1,0 +1,135 @@
+"""One optimiser step: accumulate, check, clip, update."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from gatelm.data.batch import IGNORE, Batch
+from gatelm.optim.build import set_lr
+from gatelm.train.config import TrainConfig
+from gatelm.train.loss import LanguageModel, sum_loss
+from gatelm.train.parallel import World
+from gatelm.train.state import TrainState
+
+Status = Literal["updated", "skipped", "diverged"]
+
+
+@dataclass(frozen=True)
+class StepOutcome:
+    """What one step did: the mean loss over its targets, the gradient norm before clipping."""
+
+    status: Status
+    loss: float
+    grad_norm: float
+    tokens: int
+    spike: str | None = None
+    """What spiked or was not finite, for the log."""
+
+
+def train_step(
+    state: TrainState,
+    batch: Batch,
+    *,
+    lr: float,
+    grad_clip: float | None,
+    cfg: TrainConfig,
+    world: World,
+) -> StepOutcome:
+    """Run `batch`, this process's rows of the step, and update the weights unless it must not.
+
+    The loss is the sum over valid targets divided by their number over all microbatches and
+    processes. Nothing is updated when the loss or the gradient norm is not finite.
+    """
+    targets, tokens = world.sums([float((batch.targets != IGNORE).sum()), float(_tokens(batch))])
+    loss, norm = _accumulate(state, batch, max(targets, 1.0), cfg, world)
+    status, spike = judge(state, loss, norm, cfg)
+    if status == "updated":
+        if grad_clip is not None:
+            nn.utils.clip_grads_with_norm_(state.model.parameters(), grad_clip, torch.tensor(norm))
+        set_lr(state.optimizer, lr)
+        state.optimizer.step()
+    state.optimizer.zero_grad(set_to_none=True)
+    if status != "diverged":
+        state.step += 1
+        state.tokens += int(tokens)
+        state.throughput.add_tokens(int(tokens))
+    return StepOutcome(status, loss, norm, int(tokens), spike)
+
+
+def judge(
+    state: TrainState, loss: float, grad_norm: float, cfg: TrainConfig
+) -> tuple[Status, str | None]:
+    """Whether to update, skip or stop, and what was wrong; counts the values in the monitors."""
+    finite = math.isfinite(loss) and math.isfinite(grad_norm)
+    if cfg.spike_policy == "off":
+        return ("updated", None) if finite else ("diverged", _what(True, True, loss, grad_norm))
+    loss_spike = state.loss_spikes.is_spike(loss)
+    grad_spike = state.grad_spikes.is_spike(grad_norm)
+    spike = _what(loss_spike, grad_spike, loss, grad_norm)
+    skip = cfg.spike_policy == "skip" and spike is not None
+    state.loss_spikes.add(loss, accept=finite and not skip)
+    state.grad_spikes.add(grad_norm, accept=finite and not skip)
+    state.skipped_in_a_row = state.skipped_in_a_row + 1 if skip else 0
+    if skip and state.skipped_in_a_row > cfg.max_skipped_steps:
+        return "diverged", f"{spike}; {cfg.max_skipped_steps} steps in a row were skipped before"
+    if skip:
+        return "skipped", spike
+    return ("updated" if finite else "diverged"), spike
+
+
+def autocast(cfg: TrainConfig, device: torch.device) -> AbstractContextManager[object]:
+    """The precision of forward passes."""
+    if cfg.precision == "bf16":
+        return torch.autocast(device.type, dtype=torch.bfloat16)
+    return nullcontext()
+
+
+def _accumulate(
+    state: TrainState, batch: Batch, targets: float, cfg: TrainConfig, world: World
+) -> tuple[float, float]:
+    """Gradients of the mean loss, summed over processes; the mean loss and the gradient norm."""
+    model: LanguageModel = state.model  # pyright: ignore[reportAssignmentType]
+    total = torch.zeros((), device=world.device)
+    for micro in micro_batches(batch, cfg.micro_batch_size):
+        with autocast(cfg, world.device):
+            loss = sum_loss(model, micro.to(world.device)) / targets
+        loss.backward()
+        total += loss.detach()
+    world.sum_gradients(state.model.parameters())
+    norm = gradient_norm(state.model)
+    return world.sums([float(total)])[0], float(norm)
+
+
+def gradient_norm(model: nn.Module) -> Tensor:
+    """The L2 norm of all gradients together."""
+    return nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+
+
+def micro_batches(batch: Batch, size: int | None) -> Iterator[Batch]:
+    """The batch in pieces of `size` rows; the last may be smaller."""
+    rows = len(batch)
+    if size is None or size >= rows:
+        yield batch
+        return
+    for start in range(0, rows, size):
+        yield batch.rows(start, min(start + size, rows))
+
+
+def _tokens(batch: Batch) -> int:
+    return batch.tokens.numel() if batch.documents is None else int((batch.documents >= 0).sum())
+
+
+def _what(loss_spike: bool, grad_spike: bool, loss: float, grad_norm: float) -> str | None:
+    parts = []
+    if loss_spike or not math.isfinite(loss):
+        parts.append(f"loss {loss:.4g}")
+    if grad_spike or not math.isfinite(grad_norm):
+        parts.append(f"gradient norm {grad_norm:.4g}")
+    return ", ".join(parts) or None

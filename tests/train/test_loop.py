@@ -1,0 +1,216 @@
+import hashlib
+import json
+import math
+
+import pytest
+import torch
+
+from gatelm.config import ConfigError
+from gatelm.config.load import read_yaml
+from gatelm.train import run as run_module
+from gatelm.train.checkpoint import CheckpointError
+from gatelm.train.config import RunConfig
+from gatelm.train.loop import train
+from gatelm.train.metrics import read_metrics
+
+pytestmark = pytest.mark.usefixtures("fake_look")
+
+
+def records(folder, kind=None):
+    return list(read_metrics(folder / "metrics.jsonl", kind))
+
+
+def losses(folder):
+    return [(r["step"], r["loss"], r["grad_norm"]) for r in records(folder, "train")]
+
+
+def contents(folder):
+    return {p: p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def test_a_run_leaves_everything_the_others_read(tiny, tmp_path):
+    cfg = tiny({"train": {"eval_every_steps": 3, "health_every_steps": 2, "log_every_steps": 2}})
+    seen = []
+    folder = tmp_path / "run"
+    result = train(cfg, folder, report=seen.append)
+    assert result.status == "finished"
+    assert result.steps == 6
+    assert result.tokens == 6 * 4 * 16
+    assert [r["step"] for r in records(folder, "train")] == [2, 4, 6]
+    assert [r["step"] for r in records(folder, "eval")] == [0, 3, 6]
+    assert [r["step"] for r in records(folder, "health")] == [0, 2, 4]
+    saved = json.loads((folder / "result.json").read_text())
+    assert saved["status"] == "finished"
+    assert saved["config_hash"] == cfg.content_hash()
+    assert saved["metrics"]["first_token_share"] == 0.25
+    assert saved["metrics"]["val_loss"] == records(folder, "eval")[-1]["val_loss"]
+    assert saved["parameters"] > saved["gate_parameters"] > 0
+    assert json.loads((folder / "run.json").read_text())["config_hash"] == cfg.content_hash()
+    assert json.loads((folder / "analysis.json").read_text()) == {"seq_len": 16}
+    assert RunConfig.parse(read_yaml(folder / "config.yaml")) == cfg
+    assert not (folder / "checkpoints").exists()
+    assert seen[-1].phase == "done"
+    assert seen[-1].step == seen[-1].total_steps == 6
+    assert {p.phase for p in seen} == {"train", "eval", "health", "analysis", "done"}
+
+
+def test_training_lowers_the_loss(tiny, tmp_path):
+    cfg = tiny({"train": {"total_steps": 40, "batch_size": 8}, "optim": {"lr": 1e-2}})
+    train(cfg, tmp_path)
+    values = [loss for _, loss, _ in losses(tmp_path)]
+    assert sum(values[-5:]) / 5 < sum(values[:5]) / 5 - 0.2
+
+
+def test_measuring_does_not_change_training(tiny, tmp_path):
+    dropout = {"model": {"layer": {"residual_dropout": 0.2}}}
+    often = {"eval_every_steps": 1, "health_every_steps": 1, "checkpoint_every_steps": 1}
+    train(tiny(dropout), tmp_path / "a")
+    train(tiny({**dropout, "train": often}), tmp_path / "b")
+    assert losses(tmp_path / "a") == losses(tmp_path / "b")
+
+
+def test_a_finished_run_is_returned_untouched(tiny, tmp_path):
+    first = train(tiny(), tmp_path)
+    before = contents(tmp_path)
+    assert train(tiny(), tmp_path) == first
+    assert train(tiny({"train": {"log_every_steps": 5}}), tmp_path) == first
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("resume", ["auto", "never", "must"])
+def test_another_config_is_refused_and_nothing_is_touched(tiny, tmp_path, resume):
+    train(tiny(), tmp_path)
+    before = contents(tmp_path)
+    with pytest.raises(ConfigError) as error:
+        train(tiny({"optim": {"lr": 1e-2}}), tmp_path, resume=resume)
+    if resume != "never":
+        assert "optim.lr: 0.003 there, 0.01 here" in str(error.value)
+    assert "\n" not in str(error.value)
+    assert contents(tmp_path) == before
+
+
+def test_never_refuses_a_folder_with_a_run_and_must_one_without(tiny, tmp_path):
+    with pytest.raises(ConfigError, match="no run to resume"):
+        train(tiny(), tmp_path / "a", resume="must")
+    assert not (tmp_path / "a").exists()
+    train(tiny(), tmp_path / "b")
+    with pytest.raises(ConfigError, match="already holds a run"):
+        train(tiny(), tmp_path / "b", resume="never")
+
+
+def test_a_folder_of_something_else_is_refused(tiny, tmp_path):
+    (tmp_path / "model").mkdir()
+    with pytest.raises(ConfigError, match="no run of ours"):
+        train(tiny(), tmp_path)
+
+
+def test_mistakes_are_found_before_anything_is_written(tiny, tmp_path):
+    folder = tmp_path / "run"
+    with pytest.raises(ConfigError, match=r"model.vocab_size: 5, but the data"):
+        train(tiny({"model": {"vocab_size": 5}}), folder)
+    with pytest.raises(ConfigError, match="matches no parameter"):
+        train(tiny({"optim": {"groups": {"x": {"pattern": "nothing"}}}}), folder)
+    with pytest.raises(ConfigError, match=r"train.device"):
+        train(tiny({"train": {"device": "abacus"}}), folder)
+    assert not folder.exists()
+
+
+def test_a_stop_saves_and_the_next_call_goes_on(tiny, tmp_path):
+    train(tiny(), tmp_path / "whole")
+    calls = iter([False, False, True])
+    stopped = train(tiny(), tmp_path / "run", should_stop=lambda: next(calls))
+    assert stopped.status == "stopped"
+    assert stopped.steps == 2
+    assert not (tmp_path / "run" / "result.json").exists()
+    assert train(tiny(), tmp_path / "run").status == "finished"
+    assert losses(tmp_path / "run") == losses(tmp_path / "whole")
+    assert [r["what"] for r in records(tmp_path / "run", "event")] == ["resumed"]
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_over(tiny, tmp_path, monkeypatch):
+    def crash(*_, **__):
+        raise RuntimeError("killed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(run_module.checkpoint, "save", crash)
+        with pytest.raises(RuntimeError, match="killed"):
+            train(tiny({"train": {"checkpoint_every_steps": 3}}), tmp_path)
+    assert losses(tmp_path)
+    train(tiny(), tmp_path)
+    assert [step for step, *_ in losses(tmp_path)] == [1, 2, 3, 4, 5, 6]
+    (tmp_path / "result.json").unlink()
+    with pytest.raises(ConfigError, match="no checkpoint"):
+        train(tiny(), tmp_path, resume="must")
+
+
+def test_a_damaged_checkpoint_falls_back_with_an_event(tiny, tmp_path, caplog):
+    every = {"checkpoint_every_steps": 2}
+    train(tiny(), tmp_path / "whole")
+    train(tiny({"train": {**every, "stop_at_step": 5}}), tmp_path / "run")
+    newest = tmp_path / "run" / "checkpoints" / "step-00000005"
+    (newest / "state.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="damaged"):
+        train(tiny({"train": every}), tmp_path / "run", resume="must")
+    result = train(tiny({"train": every}), tmp_path / "run")
+    assert result.status == "finished"
+    assert "step-00000005" in caplog.text
+    assert losses(tmp_path / "run") == losses(tmp_path / "whole")
+    assert records(tmp_path / "run", "event")[0]["what"] == "damaged checkpoint"
+
+
+def test_a_longer_run_goes_on_from_the_end_only_when_asked(tiny, tmp_path):
+    every = {"checkpoint_every_steps": 6}
+    train(tiny({"train": every}), tmp_path)
+    longer = tiny({"train": {**every, "total_steps": 9}})
+    with pytest.raises(ConfigError, match="--resume must"):
+        train(longer, tmp_path)
+    result = train(longer, tmp_path, resume="must")
+    assert result.steps == 9
+    assert result.config_hash == longer.content_hash()
+    assert [step for step, *_ in losses(tmp_path)] == list(range(1, 10))
+    with pytest.raises(ConfigError, match="checkpoint of step 9"):
+        train(tiny({"train": {**every, "total_steps": 7}}), tmp_path, resume="must")
+
+
+def test_other_data_refuses_to_resume(tiny, tmp_path):
+    train(tiny({"train": {"stop_at_step": 2}}), tmp_path)
+    state_file = tmp_path / "checkpoints" / "step-00000002" / "state.json"
+    manifest_file = state_file.with_name("manifest.json")
+    text = state_file.read_text().replace('"data_fingerprint": "', '"data_fingerprint": "x')
+    manifest = json.loads(manifest_file.read_text())
+    state_file.write_text(text)
+    manifest["files"]["state.json"] = {
+        "bytes": len(text.encode()),
+        "sha256": hashlib.sha256(text.encode()).hexdigest(),
+    }
+    manifest_file.write_text(json.dumps(manifest))
+    with pytest.raises(ConfigError, match="fingerprint"):
+        train(tiny(), tmp_path)
+
+
+def test_divergence_is_an_outcome(tiny, tmp_path, monkeypatch):
+    real = run_module.train_step
+
+    def poisoned(state, batch, **rest):
+        if state.step == 3:
+            with torch.no_grad():
+                state.model.final_norm.weight.fill_(math.nan)
+        return real(state, batch, **rest)
+
+    monkeypatch.setattr(run_module, "train_step", poisoned)
+    result = train(tiny(), tmp_path)
+    assert result.status == "diverged"
+    assert result.steps == 3
+    assert json.loads((tmp_path / "result.json").read_text())["status"] == "diverged"
+    event = records(tmp_path, "event")[-1]
+    assert event["what"] == "diverged"
+    assert "loss nan" in event["detail"]
+    assert not (tmp_path / "model").exists()
+    assert train(tiny(), tmp_path) == result
+
+
+def test_a_folder_in_use_is_refused(tiny, tmp_path):
+    from gatelm.train.folder import exclusive
+
+    with exclusive(tmp_path), pytest.raises(ConfigError, match="another process"):
+        train(tiny(), tmp_path)
