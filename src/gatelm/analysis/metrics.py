@@ -1,0 +1,272 @@
+"""Every metric by name, with its exact definition: printed wherever the number is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from gatelm.config.base import nearest
+
+
+@dataclass(frozen=True)
+class Metric:
+    """name: the key in result.json. better: the direction a reader hopes for, None if neither."""
+
+    name: str
+    label: str
+    definition: str
+    better: Literal["lower", "higher"] | None = None
+    unit: str | None = None
+
+
+COUNTED = (
+    "Queries: all but the first of each document (it can only look at itself) and padding. "
+    "Documents are those of the batch; a row that starts in the middle of a text counts as one."
+)
+
+_ALL = (
+    Metric(
+        "val_loss",
+        "Validation loss",
+        "Mean negative log-likelihood of the next token: sum over all held-out targets, divided by "
+        "their number. Padding and positions without a target are left out.",
+        "lower",
+        "nats per token",
+    ),
+    Metric(
+        "val_ppl",
+        "Validation perplexity",
+        "exp(validation loss), so weighted by tokens, not by windows.",
+        "lower",
+    ),
+    Metric(
+        "val_bits_per_byte",
+        "Validation bits per byte",
+        "Validation loss / ln 2 / (UTF-8 bytes per token of the held-out text): comparable across "
+        "tokenizers.",
+        "lower",
+        "bits per byte",
+    ),
+    Metric(
+        "accuracy",
+        "Next-token accuracy",
+        "Share of targets to which the model gives its largest logit.",
+        "higher",
+    ),
+    Metric(
+        "first_token_share",
+        "First-token share",
+        "A_i1, the attention weight of query i on the first token of its document, averaged over "
+        "all queries i >= 2, then over heads and layers (F-Attn of arXiv 2505.06708, which does "
+        "not state its query range). Queries whose window does not reach the first token are left "
+        "out. Read it beside the uniform value. " + COUNTED,
+        None,
+    ),
+    Metric(
+        "first_token_share_uniform",
+        "First-token share, uniform attention",
+        "The first-token share if each counted query spread its weight evenly over the keys it "
+        "sees: (H_T - 1)/(T - 1) for one document of T tokens, H_T the harmonic number.",
+        None,
+    ),
+    Metric(
+        "sink_rate",
+        "Sink rate",
+        "Share of (document, layer, head) in which alpha_1 > 0.3, alpha_k being the mean of A_ik "
+        "over the queries i >= k that see key k, query 1 included; the indicator is taken before "
+        "the mean (arXiv 2410.10781). It falls as T grows. Documents under 16 tokens are left out.",
+        None,
+    ),
+    Metric(
+        "sink_rate_any",
+        "Sink rate, any key",
+        "As the sink rate, for the largest alpha_k over the keys of the document that at least 16 "
+        "queries see: a sink need not be at the first token.",
+        None,
+    ),
+    Metric(
+        "attention_entropy",
+        "Attention entropy",
+        "-sum_j A_ij ln A_ij, averaged over queries, heads and layers (arXiv 2303.06296). "
+        + COUNTED,
+        None,
+        "nats",
+    ),
+    Metric(
+        "attention_entropy_normalized",
+        "Normalised attention entropy",
+        "Entropy of query i divided by ln(number of keys it sees), its largest value; averaged as "
+        "the entropy.",
+        None,
+    ),
+    Metric(
+        "attention_entropy_without_first",
+        "Attention entropy without the first token",
+        "Entropy of the weights on all keys but the first, renormalised; averaged as the entropy. "
+        "Unlike the entropy it does not fall because a sink grows.",
+        None,
+        "nats",
+    ),
+    Metric(
+        "max_attention",
+        "Largest attention weight",
+        "max_j A_ij, averaged over queries, heads and layers. " + COUNTED,
+        None,
+    ),
+    Metric(
+        "max_logit",
+        "Largest attention logit",
+        "max over layers, heads, queries and visible keys of scale * q_i.k_j, after norm, RoPE and "
+        "gates, in float32 (arXiv 2309.14322).",
+        "lower",
+    ),
+    Metric(
+        "max_activation",
+        "Largest activation",
+        "max |h| over the tokens and channels of a sequence, h the output of a layer (residual "
+        "stream, before the final norm); mean over sequences; the layer where it is largest.",
+        "lower",
+    ),
+    Metric(
+        "massive_activation_mean",
+        "Largest activation, mean over layers",
+        "As the largest activation, averaged over layers (one reading of M-Act of arXiv "
+        "2505.06708, whose aggregation is not stated; the other is the largest activation).",
+        "lower",
+    ),
+    Metric(
+        "activation_ratio",
+        "Largest over median activation",
+        "max |h| / median |h| over all tokens and channels of a sequence, mean over sequences, the "
+        "layer where it is largest. Massive by arXiv 2402.17762: above about 1000, and max |h| > "
+        "100.",
+        "lower",
+    ),
+    Metric(
+        "activation_kurtosis",
+        "Activation kurtosis",
+        "E[(h - mean)^4] / Var(h)^2 over all tokens and channels of a sequence (3 for a normal "
+        "distribution), mean over sequences and layers (after arXiv 2306.12929, there of the "
+        "attention output; here h is the output of a layer).",
+        "lower",
+    ),
+    Metric(
+        "norm_ratio",
+        "First token's norm ratio",
+        "|h_1| / mean |h_t| over t >= 2, the means over documents taken first, the layer where it "
+        "is largest (arXiv 2410.10781); the embedding is left out.",
+        None,
+    ),
+    Metric(
+        "value_norm_ratio",
+        "First token's value norm ratio",
+        "|v_1| / mean |v_t| over t >= 2 for each key/value head, the means over documents taken "
+        "first, then the mean over heads and layers (arXiv 2410.10781). Near 0: the first token is "
+        "a place to attend to without effect.",
+        None,
+    ),
+    Metric(
+        "key_norm_ratio",
+        "First token's key norm ratio",
+        "As the value norm ratio, of the keys after norm, RoPE and gates.",
+        None,
+    ),
+    Metric(
+        "gate_mean",
+        "Mean gate score",
+        "Mean over tokens, heads, channels, then over layers and sites. Padding is left out.",
+        None,
+    ),
+    Metric(
+        "gate_median",
+        "Median gate score",
+        "Median over tokens, heads and channels (to 1/2048 of the scores' range), then the mean "
+        "over layers and sites.",
+        None,
+    ),
+    Metric(
+        "gate_below_0.1",
+        "Gate scores below 0.1",
+        "Share of scores < 0.1 over tokens, heads, channels; then the mean over layers and sites.",
+        None,
+    ),
+    Metric(
+        "gate_below_0.01",
+        "Gate scores below 0.01",
+        "Share of scores < 0.01, averaged as those below 0.1.",
+        None,
+    ),
+    Metric(
+        "gate_above_0.9",
+        "Gate scores above 0.9",
+        "Share of scores > 0.9, averaged as those below 0.1.",
+        None,
+    ),
+    Metric(
+        "gate_first_token",
+        "Mean gate score at the first token",
+        "As the mean gate score, at the first token of each document only.",
+        None,
+    ),
+    Metric(
+        "gate_token_std",
+        "Gate's variation between tokens",
+        "Standard deviation over tokens of each head's and channel's score, averaged over heads, "
+        "channels, layers and sites. 0: the gate is a static scale.",
+        None,
+    ),
+)
+
+METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}
+"""Metrics of the final look and the health pass. A name may carry a mark: `accuracy_trigger`."""
+
+MARKABLE = ("val_loss", "accuracy", "first_token_share", "first_token_share_uniform", "gate_mean")
+"""Metrics that are also computed over marked positions only."""
+
+HEALTH_METRICS = (
+    "first_token_share",
+    "first_token_share_uniform",
+    "sink_rate",
+    "attention_entropy",
+    "max_logit",
+    "max_activation",
+    "massive_activation_mean",
+    "activation_ratio",
+    "norm_ratio",
+    "value_norm_ratio",
+    "gate_mean",
+    "gate_below_0.1",
+)
+"""What the health pass of a training run reports, marks included."""
+
+
+def split_mark(name: str) -> tuple[str, str | None]:
+    """("accuracy", "trigger") of "accuracy_trigger"; the mark is None for a plain name."""
+    if name in METRICS:
+        return name, None
+    for stem in sorted(MARKABLE, key=len, reverse=True):
+        if name.startswith(f"{stem}_"):
+            return stem, name.removeprefix(f"{stem}_")
+    return name, None
+
+
+def describe(name: str) -> Metric:
+    """The metric of a name in result.json, restricted to marked positions where the name says so.
+
+    Raises:
+        ValueError: no metric has this name.
+    """
+    stem, mark = split_mark(name)
+    metric = METRICS.get(stem)
+    if metric is None:
+        raise ValueError(f"unknown metric {name!r}; {nearest(name, METRICS)}")
+    if mark is None:
+        return metric
+    words = mark.replace("_", "-")
+    return Metric(
+        name,
+        f"{metric.label}, {words} positions",
+        f"{metric.definition} Only {words} positions are counted.",
+        metric.better,
+        metric.unit,
+    )

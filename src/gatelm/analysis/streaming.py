@@ -1,0 +1,197 @@
+"""Attention statistics from queries and keys, in memory linear in the number of tokens.
+
+The weights of a block of queries are computed, reduced and dropped, so that no T x T matrix
+exists. Inputs are plain tensors: post-RoPE q and k of any model. The naive twin is
+`gatelm.testing.statistics`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+
+from gatelm.analysis.layout import Layout
+from gatelm.nn.masks import AttentionMask
+from gatelm.nn.shapes import Bool, Float, Int, Tensor
+
+HIDDEN = -1e30
+"""Score of a key that is not seen: finite, so that 0 * score is 0."""
+
+
+@dataclass(frozen=True)
+class AttentionRows:
+    """One layer's attention, a few numbers per query and per key.
+
+    With A the weights of a query, keys counted from 1 at the first token of its document:
+
+    lse: log-sum-exp of the scaled scores. first_weight: A_1, 0 where it is not seen.
+    entropy: -sum_j A_j ln A_j, nats. entropy_without_first: the same with key 1 removed and the
+    others renormalised; 0 when there is no other. max_weight: max_j A_j. max_logit: the largest
+    scaled score. importance: of a key, the mean of its weight over the queries that see it
+    (alpha_k of arXiv 2410.10781); importance_queries counts those. visible: keys a query sees.
+    sees_first: whether key 1 is among them. position: 0-based, in the document. valid: the query
+    is no padding.
+    """
+
+    lse: Float[Tensor, "B N T"]
+    first_weight: Float[Tensor, "B N T"]
+    entropy: Float[Tensor, "B N T"]
+    entropy_without_first: Float[Tensor, "B N T"]
+    max_weight: Float[Tensor, "B N T"]
+    max_logit: Float[Tensor, "B N T"]
+    importance: Float[Tensor, "B N S"]
+    importance_queries: Int[Tensor, "B S"]
+    visible: Int[Tensor, "B T"]
+    sees_first: Bool[Tensor, "B T"]
+    position: Int[Tensor, "B T"]
+    valid: Bool[Tensor, "B T"]
+    layout: Layout
+
+
+@torch.no_grad()
+def attention_rows(
+    q: Float[Tensor, "B T N H"],
+    k: Float[Tensor, "B S K H"],
+    mask: AttentionMask,
+    *,
+    scale: float,
+    window_tokens: int | None = None,
+    softcap: float | None = None,
+    sink_logits: Float[Tensor, "N"] | None = None,
+    block_elements: int = 1 << 20,
+) -> AttentionRows:
+    """Statistics of softmax(scale q k^T) under a mask, in float32 (float64 for such inputs).
+
+    q, k: after norm and RoPE; N a multiple of K; the queries are the last T of the S positions.
+    softcap: scores become c tanh(score / c). sink_logits: an extra score per head that takes
+    weight and has no value. block_elements: how many weights exist at a time.
+    """
+    layout = Layout.of(mask.documents, k.shape[0], k.shape[1], k.device)
+    window = k.shape[1] if window_tokens is None else window_tokens
+    work = _Work(layout, k.shape[1] - q.shape[1], window, scale, softcap, sink_logits)
+    precise = torch.float64 if q.dtype == torch.float64 else torch.float32
+    keys = k.to(precise).permute(0, 2, 3, 1)
+    sums = keys.new_zeros(q.shape[0], q.shape[2], k.shape[1])
+    rows_per_block = max(1, block_elements // (q.shape[0] * q.shape[2] * k.shape[1]))
+    blocks: list[_Block] = []
+    with torch.autocast(q.device.type, enabled=False):
+        for start in range(0, q.shape[1], rows_per_block):
+            stop = min(start + rows_per_block, q.shape[1])
+            blocks.append(_block(q[:, start:stop].to(precise), keys, start, work, sums))
+    whole = _Block(*(torch.cat(column, dim=-1) for column in zip(*blocks, strict=True)))
+    position, seen_by = work.query(layout.position), _queries_per_key(layout, work)
+    return AttentionRows(
+        **whole._asdict(),
+        importance=sums / seen_by.clamp(min=1)[:, None],
+        importance_queries=seen_by,
+        visible=(position + 1).clamp(max=window),
+        sees_first=position < window,
+        position=position,
+        valid=work.query(layout.valid),
+        layout=layout,
+    )
+
+
+class _Work(NamedTuple):
+    """What all blocks of one call share."""
+
+    layout: Layout
+    offset: int
+    window: int
+    scale: float
+    softcap: float | None
+    sink_logits: Tensor | None
+
+    def query(self, per_key: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
+        """The entries of a (B,S) tensor that belong to the queries start..stop."""
+        end = per_key.shape[1] if stop is None else self.offset + stop
+        return per_key[:, self.offset + start : end]
+
+
+class _Block(NamedTuple):
+    lse: Tensor
+    first_weight: Tensor
+    entropy: Tensor
+    entropy_without_first: Tensor
+    max_weight: Tensor
+    max_logit: Tensor
+
+
+def _block(q: Tensor, keys: Tensor, start: int, work: _Work, sums: Tensor) -> _Block:
+    """Reduce the weights of some queries (B,t,N,H); their column sums are added to `sums` (B,N,S).
+
+    The first key is split off before the softmax, and the row's numbers are put together from the
+    two parts by the chain rule: entropy = H(A_1) + (1 - A_1) entropy_without_first.
+    """
+    stop = start + q.shape[1]
+    low = max(0, work.offset + start - work.window + 1)
+    high = work.offset + stop
+    scores = _scores(q, keys[..., low:high], work)
+    scores.masked_fill_(~_visible(work, start, stop, low)[:, None], HIDDEN)
+
+    position = work.query(work.layout.position, start, stop)[:, None]
+    sees_first = position < work.window
+    first = (work.query(work.layout.first, start, stop) - low).clamp(min=0)
+    index = first[:, None, :, None].expand(*scores.shape[:3], 1)
+    at_index = scores.gather(-1, index)
+    hidden = torch.full_like(at_index, HIDDEN)
+    first_score = torch.where(sees_first[..., None], at_index, hidden)
+    scores.scatter_(-1, index, torch.where(sees_first[..., None], hidden, at_index))
+    first_score = first_score.squeeze(-1)
+
+    rest_max = scores.amax(dim=-1)
+    scores -= rest_max[..., None]
+    weights = scores.exp()
+    total = weights.sum(dim=-1)
+    rest_entropy = total.log() - (weights * scores).sum(dim=-1) / total
+    rest_lse = rest_max + total.log()
+    lse = torch.logaddexp(rest_lse, first_score)
+    if work.sink_logits is not None:
+        lse = torch.logaddexp(lse, work.sink_logits.to(lse.dtype)[:, None])
+
+    first_weight = (first_score - lse).exp()
+    rest_weight = (rest_lse - lse).exp()
+    entropy = first_weight * (lse - first_score) + rest_weight * (rest_entropy + lse - rest_lse)
+    max_logit = torch.maximum(rest_max, first_score)
+
+    valid = work.query(work.layout.valid, start, stop)[:, None]
+    columns = torch.einsum("bnts,bnt->bns", weights, rest_weight / total * valid)
+    sums[..., low:high] += columns
+    sums.scatter_add_(-1, index.squeeze(-1) + low, first_weight * valid)
+    return _Block(
+        lse=lse,
+        first_weight=first_weight,
+        entropy=entropy,
+        entropy_without_first=rest_entropy.masked_fill(position == 0, 0.0),
+        max_weight=(max_logit - lse).exp(),
+        max_logit=max_logit,
+    )
+
+
+def _scores(q: Tensor, keys: Tensor, work: _Work) -> Tensor:
+    """scale q k^T (B,N,t,s) of q (B,t,N,H) and keys (B,K,H,s), capped."""
+    batch, num_rows, num_heads, width = q.shape
+    groups = keys.shape[1]
+    grouped = q.unflatten(2, (groups, -1)).permute(0, 2, 3, 1, 4)
+    grouped = grouped.reshape(batch, groups, -1, width)
+    scores = (grouped @ keys).view(batch, num_heads, num_rows, -1) * work.scale
+    return scores if work.softcap is None else work.softcap * torch.tanh(scores / work.softcap)
+
+
+def _visible(work: _Work, start: int, stop: int, low: int) -> Bool[Tensor, "B t s"]:
+    """Which of the keys low.. the queries start..stop see: the rule of `nn.masks`, for a block."""
+    high = work.offset + stop
+    i = torch.arange(work.offset + start, high, device=work.layout.first.device)[:, None]
+    j = torch.arange(low, high, device=i.device)[None, :]
+    first = work.query(work.layout.first, start, stop)[..., None]
+    return ((j <= i) & (i - j < work.window))[None] & (j >= first)
+
+
+def _queries_per_key(layout: Layout, work: _Work) -> Int[Tensor, "B S"]:
+    """How many valid queries see each key."""
+    index = torch.arange(layout.first.shape[1], device=layout.first.device)
+    end = layout.first + layout.document_tokens()
+    last = torch.minimum(end, index + work.window)
+    return (last - index.clamp(min=work.offset)).clamp(min=0) * layout.valid
