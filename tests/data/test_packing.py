@@ -1,5 +1,7 @@
 """Rows against a naive twin that walks the documents token by token."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -137,11 +139,14 @@ def test_best_fit_cuts_only_documents_longer_than_a_row(lengths, seq_len):
             assert rows.lengths[rows.starts == start].tolist() == [size]
 
 
-def test_best_fit_chooses_the_fullest_row_with_room():
-    # widths 6, 4, 3, 2, 1 (BOS included) into rows of 8: 6+2, 4+3+1
-    _, rows, *_ = pack([5, 3, 2, 1], 8, "best_fit", "bos")
-    widths = [rows.lengths[a:b].tolist() for a, b in zip(rows.first, rows.first[1:], strict=False)]
-    assert widths == [[6, 2], [4, 3]]
+@pytest.mark.parametrize(
+    ("lengths", "expected"),
+    [([5, 3, 2, 1], [[6, 2], [4, 3]]), ([1, 4, 5], [[6, 2], [5]]), ([9], [[8], [2]])],
+)
+def test_best_fit_chooses_the_fullest_row_with_room(lengths, expected):
+    """Piece lengths of each row of 8, BOS counted where it is the document's own."""
+    _, rows, *_ = pack(lengths, 8, "best_fit", "bos")
+    assert [rows.lengths[a:b].tolist() for a, b in pairwise(rows.first)] == expected
 
 
 def test_concat_leaves_padding_in_the_last_row_only():
