@@ -60,7 +60,8 @@ def train(
         situation = run_folder.situation(cfg, resume) if processes.is_main else None
         if processes.from_main(situation) == "finished":
             return run_folder.read_result()
-        source = build_source(cfg.data, cfg.seed)
+        preparing = Progress(0, cfg.train.total_steps, None, None, "data")
+        source = build_source(cfg.data, cfg.seed, report=lambda _: report(preparing))
         state = new_state(cfg, source, processes)
         if processes.is_main:
             stack.enter_context(exclusive(run_folder.path))

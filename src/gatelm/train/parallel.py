@@ -1,6 +1,6 @@
 """Data parallelism from outside the model: every process has all weights and a part of the rows.
 
-Started by torchrun: `torchrun --nproc-per-node 2 -m gatelm train RECIPE`. Gradients are sums over
+Started by `torchrun --nproc-per-node 2 --no-python gatelm train RECIPE`. Gradients are sums over
 targets divided by the step's global count, so all-reducing their sum gives what one process would
 compute on the whole batch.
 """

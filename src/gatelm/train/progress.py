@@ -9,7 +9,7 @@ from typing import Literal
 from rich import progress as bars
 from rich.console import Console
 
-Phase = Literal["train", "eval", "health", "save", "analysis", "done"]
+Phase = Literal["data", "train", "eval", "health", "save", "analysis", "done"]
 
 
 @dataclass(frozen=True)

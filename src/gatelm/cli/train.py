@@ -1,0 +1,113 @@
+"""`gatelm train`: one run."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from gatelm.train.config import RunConfig
+    from gatelm.train.folder import RunResult
+
+
+def train(
+    recipe: Annotated[
+        str,
+        typer.Argument(metavar="RECIPE", help="A run's YAML file, or the name of a shipped one."),
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="PATH=VALUE", help="Change a value, e.g. optim.lr=1e-3; repeatable."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder of the run [default: runs/NAME].")
+    ] = None,
+    resume: Annotated[
+        Literal["auto", "never", "must"],
+        typer.Option(
+            "--resume",
+            help="auto: start, or go on with the run in the folder. never: refuse a folder with a "
+            "run. must: refuse a folder without one; train.total_steps may then be another.",
+        ),
+    ] = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Train one model, with checkpoints, metrics and a final look at its attention.
+
+    Ctrl-C finishes the step and saves a checkpoint; the same command goes on from there. On several
+    processes: torchrun --nproc-per-node 2 --no-python gatelm train RECIPE.
+    """
+    import os
+
+    from rich.console import Console
+
+    from gatelm.config.load import load
+    from gatelm.train.config import RunConfig
+    from gatelm.train.loop import train as train_run
+    from gatelm.train.progress import ProgressDisplay
+    from gatelm.train.stop import StopSignals
+
+    loaded = load(recipe, overrides or ())
+    cfg = RunConfig.parse(loaded.tree, str(loaded.path))
+    folder = out or Path("runs") / cfg.name
+    is_main = os.environ.get("RANK", "0") == "0"
+    console = Console(stderr=True, quiet=not is_main)
+    was_there = (folder / "result.json").exists()
+    try:
+        with ProgressDisplay(console, cfg.name) as display, StopSignals() as stop:
+            result = train_run(
+                cfg, folder, resume=resume, report=display.report, should_stop=stop.requested
+            )
+    except OSError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from None
+    if is_main:
+        again = _command(recipe, overrides or [], out)
+        typer.echo(_json(result) if as_json else _summary(result, cfg, again, was_there=was_there))
+    if result.status == "diverged":
+        raise typer.Exit(1)
+
+
+def _summary(result: RunResult, cfg: RunConfig, again: str, *, was_there: bool) -> str:
+    total = cfg.train.total_steps
+    if result.status == "stopped":
+        return f"stopped at step {result.steps} of {total}, saved; go on with: {again}"
+    if result.status == "diverged":
+        return (
+            f"diverged at step {result.steps} of {total}: the loss or the gradients were not "
+            f"finite; see {result.folder / 'metrics.jsonl'}. A lower optim.lr, a longer warm-up or "
+            "train.spike_policy=skip may help"
+        )
+    shown = [
+        f"  {name:<28} {value:.4g}"
+        for name, value in result.metrics.items()
+        if isinstance(value, (int, float))
+    ]
+    title = "already finished" if was_there else "finished"
+    head = (
+        f"{title}: {result.steps:,} steps, {result.tokens:,} tokens, {result.seconds:,.0f} s of "
+        f"training, {result.parameters:,} parameters ({result.gate_parameters:,} in gates)"
+    )
+    return "\n".join([head, *shown, f"model: {result.folder / 'model'}"])
+
+
+def _json(result: RunResult) -> str:
+    import json
+
+    from gatelm.train.files import finite
+
+    return json.dumps(finite({**result.to_json(), "folder": str(result.folder)}))
+
+
+def _command(recipe: str, overrides: list[str], out: Path | None) -> str:
+    parts = ["gatelm", "train", recipe]
+    for override in overrides:
+        parts += ["--set", override]
+    if out is not None:
+        parts += ["--out", str(out)]
+    return shlex.join(parts)
