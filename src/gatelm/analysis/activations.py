@@ -64,8 +64,8 @@ class ResidualTotals:
             token, channel = divmod(int(size.argmax()), row.shape[1])
             self.max_abs_overall = largest
             self.largest_at = (int(position[token]), channel)
-        centred = row - row.mean()
-        kurtosis = float(centred.pow(4).mean() / centred.pow(2).mean().pow(2).clamp(min=1e-300))
+        squares = (row - row.mean()).square()
+        kurtosis = float(squares.square().mean() / squares.mean().square())
         median = float(size.median())
         ratio = largest / median if median else float("nan")
         self._sums += torch.tensor([largest, median, ratio, kurtosis], dtype=torch.float64)

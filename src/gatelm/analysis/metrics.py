@@ -123,8 +123,9 @@ _ALL = (
     Metric(
         "max_activation",
         "Largest activation",
-        "max |h| over the tokens and channels of a sequence, h the output of a layer (residual "
-        "stream, before the final norm); mean over sequences; the layer where it is largest.",
+        "max |h| over the tokens and channels of a sequence (a row of the batch without padding), "
+        "h the output of a layer (residual stream, before the final norm); mean over sequences; "
+        "the layer where it is largest.",
         "lower",
     ),
     Metric(
