@@ -59,9 +59,9 @@ def test_jsonl(tmp_path):
     ("line", "sentence"),
     [
         ('{"text": "x"', "line 2: not valid JSON"),
-        ('{"body": "x"}', r"line 2: no text under the key 'text' \(it has body\)"),
-        ('{"text": 3}', "line 2: no text under the key 'text'"),
-        ("[1]", r"line 2: no text under the key 'text' \(it has no keys\)"),
+        ('{"body": "x"}', r"line 2: no key 'text' \(it has body\)"),
+        ('{"text": 3}', "line 2: the value of 'text' is no text"),
+        ("[1]", r"line 2: no key 'text' \(it has no keys\)"),
         (r'{"text": "\ud83e"}', "line 2: holds half of a surrogate pair"),
     ],
 )

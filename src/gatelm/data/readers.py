@@ -177,11 +177,15 @@ def _read_jsonl(path: Path, cfg: CorpusConfig) -> Iterator[tuple[str, str]]:
                 record = json.loads(line)
             except (json.JSONDecodeError, RecursionError) as error:
                 raise DataError(f"{where}: not valid JSON ({error})") from None
-            if not isinstance(record, dict) or not isinstance(record.get(cfg.text_field), str):
+            if not isinstance(record, dict) or cfg.text_field not in record:
                 keys = ", ".join(map(str, record)) if isinstance(record, dict) else "no keys"
                 raise DataError(
-                    f"{where}: no text under the key {cfg.text_field!r} (it has {keys:.200}); "
-                    "set data.text_field"
+                    f"{where}: no key {cfg.text_field!r} (it has {keys:.200}); set data.text_field"
+                )
+            if not isinstance(record[cfg.text_field], str):
+                raise DataError(
+                    f"{where}: the value of {cfg.text_field!r} is no text; correct it, or set "
+                    "data.text_field"
                 )
             yield record[cfg.text_field], where
 
