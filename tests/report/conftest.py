@@ -219,6 +219,7 @@ def _metrics(
         out["accuracy_trigger"] = 0.99 + 0.01 * rng.random()
         out["first_token_share_non_trigger"] = arm.share + rng.gauss(0, 0.006)
         out["first_token_share_trigger"] = 0.002 * rng.random()
+        out["first_token_share_uniform_non_trigger"] = 0.058
     return out
 
 
@@ -259,9 +260,7 @@ def _gate(rng: random.Random, layer: int, arm: Arm, shape: Shape) -> dict[str, A
 
 
 def _maps(rng: random.Random, shape: Shape, arm: Arm) -> dict[str, Any]:
-    words = (
-        "the of union and our people have been government states i'd made \u2581war peace".split()
-    )
+    words = ["the", "of", "union", "and", "our", "people", "government", "states", "\u2581war"]
     sample = random.Random(1)
     tokens = ["<bos>", *(sample.choice(words) for _ in range(shape.tokens - 1))]
     maps = []

@@ -13,7 +13,7 @@ from gatelm.report.sections.inside import add_activations, add_gates
 from gatelm.report.sections.outcome import add_arms, add_verdict, outcome_figures
 from gatelm.report.sections.record import add_definitions, add_repeat, add_runs
 from gatelm.report.sections.training import training_figures
-from gatelm.report.sentences import status
+from gatelm.report.sentences import method, status
 from gatelm.report.theme import Palette
 
 
@@ -50,6 +50,7 @@ def study_page(study: Study) -> Page:
         page.note("This study has no parts yet.", "warning")
     for part in study.parts:
         add_verdict(page, part, palette)
+    page.text(method([c for part in study.parts for c in part.comparisons]))
     for part in study.parts:
         _add_part(page, part, palette)
     if study.runs:

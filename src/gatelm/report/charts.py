@@ -7,6 +7,7 @@ values) the place.
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -50,7 +51,10 @@ def curves(
     picked = alt.selection_point(fields=["arm"], bind="legend", name="picked")
     y = alt.Y("y:Q").title(y_title).scale(_scale(y_domain, y_scale))
     base = alt.Chart(data(rows)).encode(
-        x=alt.X("x:Q").title(x_title).axis(tickCount=6, format=",d"),
+        x=alt.X("x:Q")
+        .title(x_title)
+        .scale(_scale((0.0, max(row["x"] for row in rows)), padding=5))
+        .axis(tickCount=6, format=",d"),
         y=y,
         color=arm_color(palette, arms),
         detail=["label:N", "seed:N"],
@@ -90,14 +94,16 @@ def _broken(rows: Sequence[Row], palette: Palette, arms: Sequence[str], y: alt.Y
 
 
 def arm_color(palette: Palette, arms: Sequence[str], *, legend: bool = True) -> alt.Color:
-    """The colour channel of an arm; its legend stands below and wraps on a narrow page."""
+    """The colour channel of an arm; its legend stands below, in columns that fit a narrow page."""
+    longest = max(map(len, arms), default=0)
     below = alt.Legend(
         title=None,
         orient="bottom",
-        columns=alt.ExprRef("width < 560 ? 2 : 6"),
+        columns=3 if longest <= 12 else 2 if longest <= 22 else 1,
         symbolType="stroke",
         symbolSize=180,
         symbolStrokeWidth=3,
+        symbolOpacity=1,
         labelFontSize=11.5,
     )
     return alt.Color("arm:N").scale(palette.scale(arms)).legend(below if legend else None)
@@ -179,7 +185,11 @@ def differences(rows: Sequence[Row], palette: Palette, *, title: str, x_title: s
         alt.Chart(data(spans))
         .mark_rule(strokeWidth=2)
         .encode(
-            alt.X("low:Q").title(wrapped(x_title)), y, x2="high:Q", color=color, tooltip=tooltip
+            alt.X("low:Q").title(wrapped(x_title)).scale(_scale(None, padding=10)),
+            y,
+            x2="high:Q",
+            color=color,
+            tooltip=tooltip,
         ),
         alt.Chart(data(rows))
         .mark_point(filled=True, size=60, opacity=1)
@@ -246,7 +256,10 @@ def layer_profile(
     places = unique(rows, "place")
     base = alt.Chart(data(rows)).encode(
         alt.X("place:O").sort(places).title(x_title).axis(labelAngle=0, grid=False),
-        alt.Y("value:Q").title(y_title).scale(_scale(y_domain, y_scale)).axis(tickCount=5),
+        alt.Y("value:Q")
+        .title(y_title)
+        .scale(_scale(y_domain, y_scale))
+        .axis(_ticks(y_domain, y_scale)),
         color=arm_color(palette, unique(rows, "arm")),
         detail=["label:N", "seed:N"],
         tooltip=[
@@ -290,7 +303,7 @@ def ridges(rows: Sequence[Row], *, color: str, title: str, x_title: str) -> Char
         alt.Chart(data(drawn))
         .mark_rect(color=color, opacity=0.8)
         .encode(
-            alt.X("low:Q").title(x_title).scale(nice=False),
+            alt.X("low:Q").title(x_title).scale(nice=False).axis(tickCount=5),
             alt.Y("floor:Q").title("layer").axis(axis).scale(domain=[0, len(places)], nice=False),
             x2="high:Q",
             y2="top:Q",
@@ -328,6 +341,23 @@ def _scale(
     return alt.Scale(**options)
 
 
+def _ticks(domain: tuple[float, float] | None, kind: Literal["linear", "log"]) -> alt.Axis:
+    """Round ticks, in the manner of 1, 2, 5 on a logarithmic scale (more on a short one)."""
+    if kind == "linear" or domain is None:
+        return alt.Axis(tickCount=5)
+    low, high = domain
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for steps in ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 5, 7)):
+        values = [round(step * 10.0**decade, 6) for decade in decades for step in steps]
+        kept = [value for value in values if low <= value <= high]
+        if len(kept) >= 4:
+            return alt.Axis(values=kept, format="~g")
+    unit = 10.0 ** math.floor(math.log10((high - low) / 3))
+    step = next(s * unit for s in (10, 5, 2, 1) if (high - low) / (s * unit) >= 2)
+    first, last = math.ceil(low / step), math.floor(high / step)
+    return alt.Axis(values=[round(i * step, 6) for i in range(first, last + 1)], format="~g")
+
+
 def _rule(value: float, channel: Literal["x", "y"], *, solid: bool = False) -> alt.Chart:
     mark = alt.Chart(data([{"reference": value}])).mark_rule(
         color=INK if solid else MUTED, strokeDash=[1, 0] if solid else [4, 3], strokeWidth=1.2
@@ -339,4 +369,6 @@ def _rule(value: float, channel: Literal["x", "y"], *, solid: bool = False) -> a
 
 
 def _layered(layers: Sequence[alt.Chart], title: str, height: int) -> alt.LayerChart:
-    return alt.layer(*layers).properties(width="container", height=height, title=title)
+    chart = alt.layer(*layers)
+    assert isinstance(chart, alt.LayerChart)
+    return chart.properties(width="container", height=height, title=title)

@@ -18,7 +18,8 @@ EXPORT_FONT = "Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 
 def svg(figure: Figure) -> str:
     """A chart as SVG text of the figure's width."""
-    spec = figure.chart.properties(width=figure.width).to_dict()
+    title = {"text": figure.title, "subtitle": figure.context}
+    spec = {**figure.spec, "width": figure.width, "title": title}
     config = {**CONFIG, "font": EXPORT_FONT}
     text = vl_convert.vegalite_to_svg(spec, vl_version=vega_lite_version(), config=config)
     # Neighbouring cells of a heatmap would show hair lines between them.

@@ -58,7 +58,9 @@ def _grid(rows: Sequence[Row], columns: tuple[str, str], lines: tuple[str, str])
         text=alt.Text("value:Q", format=".1f" if many else ".2f"),
         color=alt.condition("datum.value > 0.6", alt.value("#111111"), alt.value("#ffffff")),
     )
-    return alt.layer(cells, text) if len(unique(rows, columns[0])) <= 16 else alt.layer(cells)
+    chart = alt.layer(cells, text) if len(unique(rows, columns[0])) <= 16 else alt.layer(cells)
+    assert isinstance(chart, alt.LayerChart)
+    return chart
 
 
 def share_by_head(rows: Sequence[Row], *, title: str) -> Chart:

@@ -1,14 +1,11 @@
-"""What a metric is called and means, for names with a mark (`accuracy_trigger`) too."""
+"""What a metric is called and means, for names that the analysis does not know too."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-try:
-    from gatelm.analysis.metrics import METRICS
-except ImportError:
-    METRICS = {}
+from gatelm.analysis import metrics
 
 
 @dataclass(frozen=True)
@@ -34,22 +31,12 @@ class Described:
 
 
 def describe(name: str) -> Described:
-    """The metric `name`, or the metric it restricts to marked positions, or its bare name."""
-    metric = METRICS.get(name)
-    if metric is not None:
-        return Described(name, metric.label, metric.definition, metric.better, metric.unit or "")
-    for stem in sorted(METRICS, key=len, reverse=True):
-        if name.startswith(stem + "_"):
-            mark = name[len(stem) + 1 :].replace("_", "-")
-            base = METRICS[stem]
-            return Described(
-                name,
-                f"{base.label}, {mark} positions",
-                f"{base.definition.rstrip('.')}; only the {mark} positions are counted.",
-                base.better,
-                base.unit or "",
-            )
-    return Described(name, name.replace("_", " "), "No definition is recorded.", None, "")
+    """The metric `name`, marks included; one that is not registered keeps its bare name."""
+    try:
+        metric = metrics.describe(name)
+    except ValueError:
+        return Described(name, name.replace("_", " "), "No definition is recorded.", None, "")
+    return Described(name, metric.label, metric.definition, metric.better, metric.unit or "")
 
 
 def _lower(label: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 MISSING = "–"  # noqa: RUF001
 MINUS = "\N{MINUS SIGN}"
@@ -22,6 +23,20 @@ def decimals_for(spread: float | None, value: float, digits: int = 3) -> int:
     if not is_number(value) or value == 0:
         return digits - 1
     return max(0, min(digits - 1 - math.floor(math.log10(abs(value))), 6))
+
+
+def common_decimals(wanted: Iterable[int | None]) -> int:
+    """Decimals for numbers that stand together: the median of what each would take alone."""
+    known = sorted(places for places in wanted if places is not None)
+    return known[len(known) // 2] if known else 0
+
+
+def column(values: Iterable[object], digits: int = 4) -> list[str]:
+    """Numbers with the same decimals, so that they can be read down a column."""
+    values = list(values)
+    wanted = (decimals_for(None, float(v), digits) for v in values if is_number(v))  # type: ignore[arg-type]
+    places = common_decimals(wanted)
+    return [fixed(value, places) for value in values]
 
 
 def fixed(value: object, decimals: int, *, sign: bool = False) -> str:

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib.resources import files
 from typing import Any, Literal
 
@@ -45,6 +46,23 @@ class Figure:
     caption: str = ""
     width: int = 560
     """Width of the chart in its files, in pixels; on the page it takes what there is."""
+    context: str = ""
+    """Where it stands: the subtitle in its files. The page fills it with its section titles."""
+
+    @cached_property
+    def spec(self) -> dict[str, Any]:
+        """The Vega-Lite spec without its title, which the page sets as text that can wrap."""
+        spec = self.chart.to_dict()
+        spec.pop("title", None)
+        return spec
+
+    @property
+    def title(self) -> str:
+        """The chart's title as one line."""
+        title = self.chart.title
+        if isinstance(title, alt.TitleParams):
+            title = title.text
+        return title if isinstance(title, str) else "chart"
 
 
 @dataclass(frozen=True)
@@ -100,6 +118,7 @@ class Page:
         self._body: list[str] = []
         self._nav: list[tuple[str, str]] = []
         self._anchors: set[str] = set()
+        self._context: list[str] = []
         self._groups = 0
         if lead:
             self._add("p", lead, "lead")
@@ -109,6 +128,7 @@ class Page:
         anchor = self._unique(slug(title))
         if level == 2:
             self._nav.append((anchor, title))
+        self._context = [*self._context[: level - 2], title]
         self._body.append(f'<h{level} id="{anchor}">{escape(title)}</h{level}>')
 
     def text(self, *paragraphs: str) -> None:
@@ -183,7 +203,7 @@ class Page:
 
     def html(self) -> str:
         """The whole file."""
-        specs = {figure.name: _untitled(figure.chart) for figure in self.figures}
+        specs = {figure.name: figure.spec for figure in self.figures}
         nav = "".join(f'<a href="#{a}">{escape(t)}</a>' for a, t in self._nav)
         scripts = ""
         if specs:
@@ -205,12 +225,12 @@ class Page:
 
     def _figure(self, figure: Figure) -> str:
         name = self._unique(slug(figure.name))
-        self.figures.append(replace(figure, name=name))
+        self.figures.append(replace(figure, name=name, context=" · ".join(self._context)))
         caption = f"<figcaption>{escape(figure.caption)}</figcaption>" if figure.caption else ""
-        title = _title(figure.chart)
+        title = figure.title
         return (
-            f'<figure><div class="title">{escape(title)}</div><div class="vis" role="img" aria-label="{escape(title)}" '
-            f'data-chart="{name}"></div>{caption}</figure>'
+            f'<figure><div class="title">{escape(title)}</div><div class="vis" role="img" '
+            f'aria-label="{escape(title)}" data-chart="{name}"></div>{caption}</figure>'
         )
 
     def _unique(self, name: str) -> str:
@@ -238,20 +258,6 @@ def _controls(controls: Sequence[Control]) -> str:
             f'<select data-param="{escape(control.param)}">{options}</select></label>'
         )
     return f'<div class="controls">{"".join(out)}</div>' if out else ""
-
-
-def _untitled(chart: Chart) -> dict[str, Any]:
-    """The chart's spec without its title, which the page sets as text that can wrap."""
-    spec = chart.to_dict()
-    spec.pop("title", None)
-    return spec
-
-
-def _title(chart: Chart) -> str:
-    title = chart.title
-    if isinstance(title, alt.TitleParams):
-        title = title.text
-    return title if isinstance(title, str) else "chart"
 
 
 def _json(value: object) -> str:

@@ -9,7 +9,15 @@ from typing import Any, Literal
 
 from gatelm.report.load import FINISHED, Part, Run, Study, label
 from gatelm.report.metrics import describe
-from gatelm.report.numbers import MINUS, decimals_for, fixed, interval, is_number, percent
+from gatelm.report.numbers import (
+    MINUS,
+    common_decimals,
+    decimals_for,
+    fixed,
+    interval,
+    is_number,
+    percent,
+)
 
 Outcome = Literal["better", "worse", "higher", "lower", "no difference", "undecided"]
 
@@ -72,12 +80,8 @@ def _outcome(word: str, comparison: Mapping[str, Any], better: str | None) -> Ou
 
 def common_places(comparisons: Sequence[Mapping[str, Any]]) -> int:
     """Decimals that suit comparisons shown together: the median of what each would take."""
-    wanted = sorted(
-        decimals_for(_spread(c), float(c["difference"]))
-        for c in comparisons
-        if is_number(c.get("difference"))
-    )
-    return wanted[len(wanted) // 2] if wanted else 3
+    differences = (c for c in comparisons if is_number(c.get("difference")))
+    return common_decimals(decimals_for(_spread(c), float(c["difference"])) for c in differences)
 
 
 def _spread(comparison: Mapping[str, Any]) -> float | None:
@@ -176,10 +180,10 @@ def method(comparisons: Sequence[Mapping[str, Any]]) -> str:
     if any(is_number(c.get("p_corrected")) for c in kept):
         text += (
             " Verdicts use p values corrected by Holm's method over all comparisons of the same "
-            "metric in this part; metrics are not corrected for one another."
+            "metric in the same part; metrics are not corrected for one another."
         )
     elif len(kept) > 1:
-        text += f" Verdicts are not corrected for the {len(kept)} comparisons of this part."
+        text += f" Verdicts are not corrected for their number, {len(kept)}."
     return text
 
 

@@ -8,6 +8,8 @@ from functools import lru_cache
 import altair as alt
 import vl_convert
 
+_GLOBALS = "Object.assign(window, { vega, vegaLite, vegaEmbed });"
+
 
 def vega_lite_version() -> str:
     """The Vega-Lite version of altair's schema, as vl-convert names it: `6.4`."""
@@ -17,5 +19,5 @@ def vega_lite_version() -> str:
 @lru_cache(maxsize=1)
 def javascript() -> str:
     """One script that defines vega, vegaLite and vegaEmbed, fit to stand in a script element."""
-    script = vl_convert.javascript_bundle(vl_version=vega_lite_version())
+    script = vl_convert.javascript_bundle(_GLOBALS, vega_lite_version())
     return re.sub(r"</(script)", r"<\\/\1", script, flags=re.IGNORECASE)

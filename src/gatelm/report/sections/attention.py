@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gatelm.report import charts, heatmaps
@@ -154,6 +155,14 @@ def _mark_figures(
     return [Figure(f"{part.name}-first-token-share-by-mark", chart, caption)]
 
 
+def one_seed(figures: Sequence[Figure], seeds: Sequence[int | None]) -> tuple[list[Figure], str]:
+    """A sentence that names the seed all figures show, or captions where they differ."""
+    if len(set(seeds)) == 1:
+        return list(figures), f"Seed {seeds[0]} of each arm."
+    pairs = zip(figures, seeds, strict=True)
+    return [replace(figure, caption=f"Seed {seed}.") for figure, seed in pairs], ""
+
+
 def _with_maps(runs: Sequence[Run]) -> Run | None:
     for run in runs:
         drawn = mapping(run.analysis.get("attention_maps"))
@@ -163,25 +172,25 @@ def _with_maps(runs: Sequence[Run]) -> Run | None:
 
 
 def _add_maps(page: Page, part: Part, maps: Mapping[str, Run]) -> None:
-    page.text(
-        "Rows are queries, columns keys, on a fixed scale from 0 to 1. Without the first column "
-        "each map takes a scale of its own, up to its largest remaining value: compare patterns "
-        "then, not colours. The sample and the seed are the same for every arm where the study "
-        "has them."
-    )
-    figures, layers, heads = [], set(), set()
+    figures, seeds, layers, heads = [], [], set(), set()
     for name, run in list(maps.items())[:MOST_PANELS]:
         drawn = run.analysis["attention_maps"]
         entries = drawn["maps"][: heatmaps.MAX_MAPS]
         layers |= {entry["layer"] for entry in entries}
         heads |= {entry["head"] for entry in entries}
         chart = heatmaps.attention_map(drawn["tokens"], entries, title=name)
-        caption = f"Seed {run.seed}."
-        figures.append(Figure(f"{part.name}-attention-map-{name}", chart, caption, width=320))
+        seeds.append(run.seed)
+        figures.append(Figure(f"{part.name}-attention-map-{name}", chart, width=320))
+    figures, which = one_seed(figures, seeds)
     controls = [
         Control("layer", "Layer", [(layer, str(layer)) for layer in sorted(layers)]),
         Control("head", "Head", [(head, str(head)) for head in sorted(heads)]),
         Control("first", "First column", [("show", "shown"), ("hide", "hidden, colours rescaled")]),
     ]
+    page.text(
+        "Rows are queries, columns keys, on a fixed scale from 0 to 1. Without the first column "
+        "each map takes a scale of its own, up to its largest remaining value: compare patterns "
+        f"then, not colours. {which}"
+    )
     page.charts(figures, controls, min_width=310)
     _note_left_out(page, maps)

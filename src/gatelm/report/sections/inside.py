@@ -10,7 +10,7 @@ from gatelm.report.load import Part, Run, mapping
 from gatelm.report.metrics import describe
 from gatelm.report.numbers import is_number, rounded
 from gatelm.report.page import Figure, Page
-from gatelm.report.sections.attention import MOST_PANELS
+from gatelm.report.sections.attention import MOST_PANELS, one_seed
 from gatelm.report.theme import Palette
 
 
@@ -51,7 +51,9 @@ def add_activations(page: Page, part: Part, palette: Palette) -> None:
 
 def _log_domain(rows: Sequence[Mapping[str, Any]], include: float | None) -> tuple[float, float]:
     values = [row["value"] for row in rows] + ([] if include is None else [include])
-    return min(values) / 1.15, max(values) * 1.15
+    low, high = min(values), max(values)
+    pad = max((high / low) ** 0.06, 1.02)
+    return low / pad, high * pad
 
 
 def _depth_rows(run: Run, key: str) -> list[dict[str, Any]]:
@@ -113,7 +115,7 @@ def add_gates(page: Page, part: Part, palette: Palette) -> None:
 def _add_histograms(
     page: Page, part: Part, runs: Sequence[Run], palette: Palette, several: bool
 ) -> None:
-    figures, drawn = [], set()
+    figures, drawn, seeds = [], set(), []
     for run in runs:
         rows = [row for gate in _gates(run) for row in _bins(gate, several)]
         if not rows or run.label in drawn or len(drawn) == MOST_PANELS:
@@ -122,14 +124,14 @@ def _add_histograms(
         chart = charts.ridges(
             rows, color=palette.of(run.arm), title=run.label, x_title="gate score"
         )
-        figures.append(
-            Figure(f"{part.name}-gate-histogram-{run.label}", chart, f"Seed {run.seed}.")
-        )
+        seeds.append(run.seed)
+        figures.append(Figure(f"{part.name}-gate-histogram-{run.label}", chart))
     if figures:
+        figures, which = one_seed(figures, seeds)
         page.text(
             "How often each gate score occurs, over all tokens, heads and channels of the held-out "
             "sample. Each layer's histogram is scaled to its own highest bar; point at a bar for "
-            "its share."
+            f"its share. {which}"
         )
         page.charts(figures, min_width=310)
 

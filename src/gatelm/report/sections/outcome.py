@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gatelm.analysis.metrics import split_mark
 from gatelm.report import charts
 from gatelm.report.load import FINISHED, Part, Run, label
 from gatelm.report.metrics import Described, describe
 from gatelm.report.numbers import (
+    common_decimals,
     count,
     decimals_for,
     fixed,
@@ -18,9 +20,10 @@ from gatelm.report.numbers import (
     is_number,
     percent,
     rounded,
+    short,
 )
 from gatelm.report.page import Column, Figure, Html, Page, badge, join, swatch, swatched
-from gatelm.report.sentences import Verdict, method, progress, unfinished, verdict, verdicts
+from gatelm.report.sentences import Verdict, progress, unfinished, verdict, verdicts
 from gatelm.report.theme import Palette
 
 MOST_SENTENCES = 12
@@ -45,7 +48,6 @@ def add_verdict(page: Page, part: Part, palette: Palette) -> None:
         page.text("There is no comparison to report in this part.")
     for metric, sentences in said.items():
         _add_sentences(page, describe(metric), sentences, palette)
-    page.text(method(part.comparisons))
 
 
 def _claim(claim: Any) -> str:
@@ -94,8 +96,7 @@ def add_arms(page: Page, part: Part, palette: Palette) -> None:
         Column("Arm"),
         Column("Seeds", "right", "finished runs of those planned"),
         *(Column(m.axis, "right", m.definition) for m in metrics),
-        Column("Parameters", "right"),
-        Column("Gate parameters", "right"),
+        Column("Parameters", "right", "all parameters, and below how many of them are in gates"),
     ]
     cells = [
         _column([_cell(table.get((name, m.name)), runs, m.name) for name, runs in groups.items()])
@@ -106,8 +107,12 @@ def add_arms(page: Page, part: Part, palette: Palette) -> None:
             swatch(palette.of(runs[0].arm), name),
             f"{sum(run.status == FINISHED for run in runs)} of {len(runs)}",
             *(column[i] for column in cells),
-            _same(runs, "parameters"),
-            _same(runs, "gate_parameters"),
+            join(
+                _same(runs, "parameters"),
+                Html("<small>"),
+                _same(runs, "gate_parameters"),
+                Html(" in gates</small>"),
+            ),
         ]
         for i, (name, runs) in enumerate(groups.items())
     ]
@@ -138,8 +143,7 @@ class _Cell:
 
 def _column(cells: Sequence[_Cell]) -> list[Html]:
     """Cells of one metric with the same decimals, so that they can be read down the column."""
-    wanted = sorted(places for cell in cells if (places := cell.places()) is not None)
-    places = wanted[len(wanted) // 2] if wanted else 0
+    places = common_decimals(cell.places() for cell in cells)
     return [cell.html(places) for cell in cells]
 
 
@@ -186,7 +190,11 @@ def outcome_figures(part: Part, palette: Palette) -> list[Figure]:
             x_title=metric.axis,
             reference=_uniform(part, name),
         )
-        out.append(Figure(f"{part.name}-{name}", chart))
+        caption = "Dots: seeds; bar: mean and its interval."
+        uniform = _uniform(part, name)
+        if uniform is not None:
+            caption += f" Dashed: uniform attention, {short(uniform)}."
+        out.append(Figure(f"{part.name}-{name}", chart, caption))
         rows = _difference_rows(part, name)
         if rows:
             unit = f" ({metric.unit})" if metric.unit else ""
@@ -243,8 +251,10 @@ def verdicts_in_order(part: Part, metric: str) -> list[Verdict]:
 
 
 def _uniform(part: Part, metric: str) -> float | None:
-    """The uniform-attention value, for a metric that is a share of attention."""
-    if not metric.startswith("first_token_share"):
+    """The uniform-attention value beside a first-token share, of the same queries."""
+    stem, mark = split_mark(metric)
+    if stem != "first_token_share":
         return None
-    values = [run.metrics.get("first_token_share_uniform") for run in part.finished()]
+    name = "first_token_share_uniform" + (f"_{mark}" if mark else "")
+    values = [run.metrics.get(name) for run in part.finished()]
     return next((float(v) for v in values if is_number(v)), None)  # type: ignore[arg-type]

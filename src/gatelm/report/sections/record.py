@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import yaml
 
 from gatelm.report.load import Part, Run, Study
 from gatelm.report.metrics import describe
-from gatelm.report.numbers import duration, short
+from gatelm.report.numbers import MISSING, column, count, duration
 from gatelm.report.page import Column, Html, Page, badge, join, swatch
 from gatelm.report.theme import Palette
 
@@ -20,31 +20,30 @@ def add_runs(page: Page, study: Study, palette: Palette) -> None:
     """One row a run, also those that diverged, stopped or never started."""
     page.section("Runs")
     for part in study.parts:
+        runs = [run for group in part.groups().values() for run in group]
         metrics = [describe(name) for name in part.primary_metrics]
-        columns = [
-            Column("Arm"),
-            Column("Seed", "right"),
-            Column("Status"),
-            *(Column(m.axis, "right", m.definition) for m in metrics),
-            Column("Time", "right"),
-            Column("Config hash"),
-            Column("Remarks"),
+        fields: list[tuple[Column, Sequence[object]]] = [
+            (Column("Arm"), [swatch(palette.of(run.arm), run.label) for run in runs]),
+            (Column("Seed", "right"), [count(run.seed) for run in runs]),
+            (Column("Status"), [badge(run.status, run.status) for run in runs]),
         ]
-        rows = [
-            [
-                swatch(palette.of(run.arm), run.label),
-                "–" if run.seed is None else str(run.seed),  # noqa: RUF001
-                badge(run.status, run.status),
-                *(short(run.metrics.get(m.name), 4) for m in metrics),
-                duration(run.record.get("seconds")),
-                join(Html("<code>"), run.config_hash, Html("</code>")) if run.config_hash else "",
-                _remarks(run),
-            ]
-            for runs in part.groups().values()
-            for run in runs
+        for m in metrics:
+            values = column(run.metrics.get(m.name) for run in runs)
+            fields.append((Column(m.axis, "right", m.definition), values))
+        fields += [
+            (Column("Time", "right"), [duration(run.record.get("seconds")) for run in runs]),
+            (Column("Config hash"), [_hash(run) for run in runs]),
         ]
-        if rows:
-            page.table(columns, rows, part.title)
+        remarks = [_remarks(run) for run in runs]
+        if any(remarks):
+            fields.append((Column("Remarks"), remarks))
+        if runs:
+            rows = list(zip(*(cells for _, cells in fields), strict=True))
+            page.table([title for title, _ in fields], rows, part.title)
+
+
+def _hash(run: Run) -> Html:
+    return join(Html("<code>"), run.config_hash or MISSING, Html("</code>"))
 
 
 def _remarks(run: Run) -> str:
