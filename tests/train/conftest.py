@@ -44,7 +44,7 @@ def tiny():
 
 class FakeLook:
     def metrics(self):
-        return {"first_token_share": 0.25, "val_loss": 99.0}
+        return {"first_token_share": 0.25, "val_loss": 2.5}
 
     def to_json(self):
         return {"seq_len": 16}
@@ -54,7 +54,7 @@ class FakeLook:
 def fake_look(monkeypatch):
     """The final look and the health pass, replaced by constants."""
     module = types.ModuleType("gatelm.analysis.look")
-    module.look = lambda model, batches: FakeLook()
+    module.look = lambda model, batches, **options: FakeLook()
     module.health = lambda model, batches: {"first_token_share": 0.25}
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(gatelm.analysis, "look", module, raising=False)

@@ -5,15 +5,29 @@ import math
 import pytest
 import torch
 
+from gatelm.analysis.metrics import METRICS, split_mark
 from gatelm.config import ConfigError
 from gatelm.config.load import read_yaml
+from gatelm.data.source import build_source
 from gatelm.train import run as run_module
 from gatelm.train.checkpoint import CheckpointError
 from gatelm.train.config import RunConfig
+from gatelm.train.evaluate import evaluate
+from gatelm.train.export import load_model
 from gatelm.train.loop import train
 from gatelm.train.metrics import read_metrics
+from gatelm.train.parallel import World
 
-pytestmark = pytest.mark.usefixtures("fake_look")
+
+@pytest.fixture(autouse=True)
+def _fake_look(request):
+    if "real_look" not in request.fixturenames:
+        request.getfixturevalue("fake_look")
+
+
+@pytest.fixture
+def real_look():
+    """Ask for it to run the analysis itself."""
 
 
 def records(folder, kind=None):
@@ -214,3 +228,17 @@ def test_a_folder_in_use_is_refused(tiny, tmp_path):
 
     with exclusive(tmp_path), pytest.raises(ConfigError, match="another process"):
         train(tiny(), tmp_path)
+
+
+@pytest.mark.usefixtures("real_look")
+def test_the_final_look_agrees_with_validation(tiny, tmp_path):
+    cfg = tiny({"train": {"health_every_steps": 3, "eval_every_steps": 6}})
+    result = train(cfg, tmp_path)
+    model, _ = load_model(tmp_path)
+    source = build_source(cfg.data, cfg.seed)
+    expected = evaluate(model, source, cfg.train, World(torch.device("cpu")))
+    assert result.metrics["val_loss"] == pytest.approx(expected["val_loss"], rel=1e-6)
+    assert records(tmp_path, "eval")[-1]["val_loss"] == result.metrics["val_loss"]
+    assert {split_mark(name)[0] for name in result.metrics} <= set(METRICS)
+    assert {"first_token_share", "gate_mean", "max_logit"} <= set(records(tmp_path, "health")[0])
+    assert json.loads((tmp_path / "analysis.json").read_text())["num_layers"] == 2

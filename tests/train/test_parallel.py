@@ -16,19 +16,14 @@ from gatelm.train.metrics import read_metrics
 from gatelm.train.parallel import BUCKET_BYTES, World, _buckets, world
 
 RANK = """
-    import sys, types
+    import sys
     from pathlib import Path
     import torch
-    import gatelm.analysis
     from gatelm.config.load import load
     from gatelm.train.config import RunConfig
     from gatelm.train.loop import train
 
     torch.set_num_threads(1)
-    look = types.ModuleType("gatelm.analysis.look")
-    look.look = lambda model, batches: types.SimpleNamespace(metrics=dict, to_json=dict)
-    look.health = lambda model, batches: {}
-    sys.modules["gatelm.analysis.look"] = gatelm.analysis.look = look
     result = train(RunConfig.parse(load(sys.argv[1], sys.argv[3:]).tree), Path(sys.argv[2]))
     print(result.status, result.steps)
 """
@@ -63,7 +58,6 @@ def trace(folder, kind, *keys):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("fake_look")
 def test_two_processes_train_like_one(tiny, tmp_path):
     """On text rows hold unequal numbers of targets, so means of means would differ."""
     corpus = tmp_path / "corpus"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from gatelm.data.source import Source
 from gatelm.nn.model import Decoder
 from gatelm.train.config import RunConfig
@@ -13,32 +15,34 @@ from gatelm.train.state import TrainState, versions
 
 
 def finish(
-    cfg: RunConfig,
-    source: Source,
-    state: TrainState,
-    folder: RunFolder,
-    validation: dict[str, float],
+    cfg: RunConfig, source: Source, state: TrainState, folder: RunFolder
 ) -> dict[str, float]:
-    """Write analysis.json and the model folder; the metrics of result.json.
+    """Write the model folder and analysis.json; the metrics of result.json.
 
-    `validation` (see `evaluate`) is over the same sequences in the precision of training, so it
-    takes the place of the look's own loss.
+    The look computes in fp32 whatever the precision of training, so its loss is comparable across
+    precisions; validations along the way are in the precision of training.
     """
     from gatelm.analysis import look
 
     model = state.model
     assert isinstance(model, Decoder)
     with evaluating(model):
-        final = look.look(model, look_batches(source, cfg.train, cfg.train.eval_sequences))
-    write_json(folder.analysis, final.to_json())
+        final = look.look(
+            model,
+            look_batches(source, cfg.train, cfg.train.eval_sequences),
+            bytes_per_token=source.bytes_per_token,
+            decode=source.decode_tokens,
+        )
+    metrics = final.metrics()
     facts = {
         "Run": cfg.name,
         "Data": source.fingerprint,
         "Seed": str(cfg.seed),
         "Steps": f"{state.step:,}",
         "Tokens": f"{state.tokens:,}",
-        "Validation loss": f"{validation['val_loss']:.4f} nats per token",
+        "Validation loss": f"{metrics.get('val_loss', math.nan):.4f} nats per token",
         "Versions": ", ".join(f"{name} {version}" for name, version in versions().items()),
     }
     export_model(folder.model, model, source.tokenizer, facts)
-    return {**final.metrics(), **validation}
+    write_json(folder.analysis, final.to_json())
+    return metrics

@@ -37,6 +37,8 @@ class RunResult:
     gate_parameters: int
     metrics: dict[str, float | None] = field(default_factory=dict)
     """By the names of `gatelm.analysis.metrics`; empty unless finished."""
+    training: dict[str, float] = field(default_factory=dict)
+    """Spikes per step (see `train.monitors.SpikeMonitor`) and speed."""
 
     def to_json(self) -> dict[str, Any]:
         """The content of result.json."""

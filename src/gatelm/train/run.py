@@ -112,20 +112,21 @@ class Run:
                 if self.world.is_main:
                     self._record("health", **health_metrics(self.state.model, self.source, cfg))
 
-    def _evaluate(self) -> dict[str, float]:
+    def _evaluate(self) -> None:
         self._show("eval")
         with self._apart():
             values = evaluate(self.state.model, self.source, self.cfg.train, self.world)
         self._record("eval", **values)
-        return values
 
     def _finish(self) -> dict[str, float]:
-        values = self._evaluate()
         self._show("analysis")
-        if not self.world.is_main:
-            return values
-        with self._apart():
-            return finish(self.cfg, self.source, self.state, self.folder, values)
+        metrics: dict[str, float] = {}
+        if self.world.is_main:
+            with self._apart():
+                metrics = finish(self.cfg, self.source, self.state, self.folder)
+            validation = ("val_loss", "val_bits_per_byte")
+            self._record("eval", **{name: metrics[name] for name in validation if name in metrics})
+        return self.world.from_main(metrics)
 
     def _save(self) -> None:
         self._show("save")
@@ -155,6 +156,11 @@ class Run:
             parameters=parameters.total,
             gate_parameters=parameters.gate,
             metrics=dict(metrics),
+            training={
+                "loss_spike_score": self.state.loss_spikes.score,
+                "grad_norm_spike_score": self.state.grad_spikes.score,
+                "tokens_per_second": self.state.tokens_per_second,
+            },
         )
 
     @contextmanager

@@ -50,6 +50,12 @@ class TrainState:
     """Tokens read, padding left out, over all processes."""
     skipped_in_a_row: int = 0
 
+    @property
+    def tokens_per_second(self) -> float:
+        """Over the whole run, evaluation and saving left out."""
+        seconds = self.throughput.training_seconds
+        return self.tokens / seconds if seconds > 0 else 0.0
+
     def tensors(self) -> dict[str, Any]:
         """Model and optimiser by parameter name, for `checkpoint.save` and `checkpoint.load`."""
         model, optimizer = get_state_dict(self.model, self.optimizer)
