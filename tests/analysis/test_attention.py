@@ -63,11 +63,15 @@ def test_share_by_mark_is_over_marked_queries_only():
 
 
 def test_sink_rate_takes_the_indicator_before_the_mean():
-    """One document in three has a full sink, so the rate is a third though no mean exceeds 0.5."""
+    """One document in three has a full sink, so the rate is a third though the mean is below 0.5.
+
+    Its importance is exactly 1, which is not above a threshold of 1.
+    """
     q = torch.ones(3, 32, 1, 1)
     k = torch.zeros(3, 32, 1, 1)
     k[0, 0] = 50.0
-    totals = totals_of(q, k, AttentionMask(32, 32), thresholds=(0.5, 0.05))
+    totals = totals_of(q, k, AttentionMask(32, 32), thresholds=(0.5, 0.05, 1.0))
+    assert float(totals.sink_rate(1.0)[0]) == 0.0
     assert float(totals.sink_rate(0.5)[0]) == pytest.approx(1 / 3)
     assert float(totals.sink_rate(0.05)[0]) == 1.0
     assert float(totals.sink_rate_any(0.5)) == pytest.approx(1 / 3)

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from gatelm.analysis.look import health, look
 from gatelm.analysis.metrics import HEALTH_METRICS, describe, split_mark
+from gatelm.analysis.record import keep
 from gatelm.nn.attention import use_backend
 
 GATES = ("sdpa-element", "value")
@@ -82,6 +83,28 @@ def test_packed_documents_are_separate_documents(build, batch):
         look(model, [rows]).metrics(),
         skip=(*per_row, "activation_kurtosis"),
     )
+
+
+def test_activations_are_read_at_the_embedding_and_after_every_layer(build, rows):
+    model = build(*GATES)
+    with torch.no_grad():
+        model.embedding.weight.mul_(50.0)
+    found = look(model, [rows])
+    with keep(model, ["resid_in", "resid_out"]) as kept:
+        model(rows.tokens)
+    places = [kept["resid_in", 0], kept["resid_out", 0], kept["resid_out", 1]]
+    size = [place.abs().flatten(1) for place in places]
+    tree = found.to_json()["residual"]
+    largest = [float(place.amax(1).mean()) for place in size]
+    assert tree["max_abs"] == pytest.approx(largest)
+    assert tree["median_abs"] == pytest.approx([float(p.median(1).values.mean()) for p in size])
+    norms = [place.norm(dim=-1) for place in places]
+    ratios = [float(n[:, 0].mean() / n[:, 1:].mean()) for n in norms]
+    assert tree["norm_ratio"] == pytest.approx(ratios)
+    flat = found.metrics()
+    assert flat["max_activation"] == pytest.approx(max(largest[1:]))
+    assert flat["massive_activation_mean"] == pytest.approx(sum(largest[1:]) / 2)
+    assert flat["norm_ratio"] == pytest.approx(max(ratios[1:]))
 
 
 def test_batches_add_up(build, rows):

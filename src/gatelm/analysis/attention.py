@@ -36,7 +36,7 @@ class AttentionTotals:
     def add(self, rows: AttentionRows, marks: Mapping[str, Bool[Tensor, "B T"]]) -> None:
         """Add one batch; `marks` name sets of its queries."""
         counted = rows.valid & (rows.visible >= 2)
-        reaching = counted & rows.sees_first & (rows.position >= 1)
+        reaching = counted & rows.sees_first
         self._add("coverage", reaching[:, None].expand_as(rows.entropy), counted)
         self._add_share("", rows, reaching)
         for name, mark in marks.items():

@@ -31,9 +31,10 @@ def record(
     Raises:
         ValueError: for a tap, or layer, that the model does not have.
     """
+    chosen = None if layers is None else list(layers)
     with ExitStack() as hooks:
         for tap, reader in readers.items():
-            for layer, module in find_taps(model, tap, layers):
+            for layer, module in find_taps(model, tap, chosen):
                 hooks.callback(module.register_forward_hook(_reading(reader, layer)).remove)
         yield
 
