@@ -1,0 +1,121 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import typer
+import yaml
+from typer.testing import CliRunner
+
+from gatelm.cli.train import train
+from gatelm.train import run as run_module
+
+RECIPE = """
+name: tiny
+model:
+  hidden_dim: 16
+  num_layers: 1
+  layer:
+    mixer: {num_heads: 2, head_dim: 8}
+    ffn: {kind: swiglu, ffn_dim: 24}
+    gates: [sdpa-head]
+data: {kind: bigram_backcopy, num_tokens: 16, seq_len: 16}
+train: {total_steps: 4, batch_size: 4, eval_sequences: 8, device: cpu, threads: 1}
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path):
+    path = tmp_path / "tiny.yaml"
+    path.write_text(RECIPE)
+    return path
+
+
+def gatelm_train(*arguments):
+    app = typer.Typer()
+    app.command()(train)
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def test_a_run_ends_with_its_numbers_and_its_model(recipe, tmp_path):
+    first = gatelm_train(recipe, "--out", tmp_path / "run", "--set", "train.total_steps=3")
+    assert first.exit_code == 0, first.output
+    assert "finished: 3 steps" in first.stdout
+    assert "val_loss" in first.stdout
+    assert (tmp_path / "run" / "model" / "model.safetensors").is_file()
+    again = gatelm_train(recipe, "--out", tmp_path / "run", "--set", "train.total_steps=3")
+    assert "already finished: 3 steps" in again.stdout
+
+
+def test_json_is_the_result_alone(recipe, tmp_path):
+    done = gatelm_train(recipe, "--out", tmp_path / "run", "--json")
+    result = json.loads(done.stdout)
+    assert result["status"] == "finished"
+    assert result["folder"] == str(tmp_path / "run")
+    assert result["metrics"]["val_loss"] > 0
+
+
+def test_the_default_folder_carries_the_runs_name(recipe, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert gatelm_train(recipe).exit_code == 0
+    assert (tmp_path / "runs" / "tiny" / "result.json").is_file()
+
+
+def test_divergence_fails_with_advice(recipe, tmp_path, monkeypatch):
+    monkeypatch.setattr(run_module, "lr", lambda *_: float("nan"))
+    done = gatelm_train(recipe, "--out", tmp_path / "run")
+    assert done.exit_code == 1
+    assert "diverged at step 1 of 4" in done.stdout
+    assert gatelm_train(recipe, "--out", tmp_path / "run").exit_code == 1
+
+
+def test_a_checkpoint_that_cannot_be_written_is_one_line(recipe, tmp_path, monkeypatch):
+    free = type("Usage", (), {"free": 10})()
+    monkeypatch.setattr(run_module.checkpoint.shutil, "disk_usage", lambda _: free)
+    done = gatelm_train(
+        recipe, "--out", tmp_path / "run", "--set", "train.checkpoint_every_steps=2"
+    )
+    assert done.exit_code == 1
+    assert done.stderr.strip().splitlines()[-1].startswith("error: ")
+    assert "the disk is full" in done.stderr
+
+
+MAIN = """
+    import typer
+    from gatelm.cli.train import train
+    app = typer.Typer()
+    app.command()(train)
+    app()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_says_how_to_go_on(recipe, tmp_path, number):
+    line = [
+        sys.executable,
+        "-c",
+        textwrap.dedent(MAIN),
+        str(recipe),
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    overrides = ["--set", "train.total_steps=100000", "--set", "train.log_every_steps=1"]
+    process = subprocess.Popen(
+        [*line, *overrides], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    while not (metrics.exists() and metrics.read_text().count("\n") > 3):
+        assert process.poll() is None
+    os.kill(process.pid, number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert "go on with: gatelm train" in out
+    assert "--set train.total_steps=100000" in out
+    records = [json.loads(line) for line in metrics.read_text().splitlines()]
+    saved = [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()]
+    assert saved == [f"step-{records[-1]['step']:08d}"]
+    assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["name"] == "tiny"
