@@ -297,8 +297,11 @@ def study_writer(tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture(scope="session")
-def full_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return full_study(tmp_path_factory.mktemp("full"))
+def built_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of the full study, built once."""
+    from gatelm.report.build import build_report
+
+    return build_report(full_study(tmp_path_factory.mktemp("full")))
 
 
 if __name__ == "__main__":
