@@ -17,6 +17,7 @@ from gatelm.config import Config
 
 class FakeTrain(Config):
     threads: int | None = None
+    device: str = "cpu"
 
 
 class FakeConfig(Config):

@@ -15,11 +15,10 @@ from pathlib import Path
 import pytest
 
 from gatelm.config import ConfigError
-from gatelm.study import run as run_module
 from gatelm.study.lock import exclusive
 from gatelm.study.progress import PlainDisplay
 from gatelm.study.results import write_results
-from gatelm.study.run import run, share_cpus
+from gatelm.study.run import run
 
 
 class Recorder(PlainDisplay):
@@ -41,17 +40,6 @@ def starts(plan, root):
         lines = path.read_text().splitlines() if path.exists() else []
         out[planned.label] = [int(line.split()[0]) for line in lines]
     return out
-
-
-def test_cpus_are_shared(monkeypatch):
-    monkeypatch.setattr(run_module, "available_cpus", lambda: 2)
-    assert share_cpus(18) == (2, 1)
-    assert share_cpus(1) == (1, 2)
-    assert share_cpus(18, workers=4) == (4, 1)
-    monkeypatch.setattr(run_module, "available_cpus", lambda: 64)
-    assert share_cpus(18) == (8, 8)
-    with pytest.raises(ConfigError, match="at least one worker"):
-        share_cpus(18, workers=0)
 
 
 def test_trains_all_skips_what_is_done_and_resumes_what_was_begun(
@@ -77,7 +65,7 @@ def test_trains_all_skips_what_is_done_and_resumes_what_was_begun(
     outcome = run(plan, tmp_path, workers=1, trainer=trainer, display=display)
     assert len(outcome.finished) == 4
     assert [len(s) for s in starts(plan, tmp_path).values()] == [1, 1, 2, 1]
-    assert display.lines[0].startswith("tiny: 1 runs to train (3 of 4 are done), 1 x ")
+    assert display.lines[0].startswith("tiny: 1 run to train (3 of 4 are done), 1 at a time")
 
 
 def test_a_result_of_another_config_is_no_result(make_fake_plan, tmp_path, trainer):

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from gatelm.data.prepare import PrepareProgress
     from gatelm.study.plan import Plan
     from gatelm.study.run import Outcome
 
 app = typer.Typer(help="Compare variants: plan, train and report a study.", no_args_is_help=True)
 
+Rebuild = Literal["always", "if outdated", "never"]
 Recipe = Annotated[
     str, typer.Argument(metavar="RECIPE", help="A study's YAML file, or the name of a shipped one.")
 ]
@@ -33,7 +37,8 @@ Workers = Annotated[
     typer.Option(
         "--workers",
         min=1,
-        help="Runs trained at once; the CPUs are divided between them [default: one a CPU, to 8].",
+        help="Runs trained at once; the CPUs are divided between them [default: one a CPU, to 8; "
+        "one on a GPU].",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
@@ -55,18 +60,24 @@ def run(
     from rich.console import Console
 
     from gatelm.study.plan import plan
-    from gatelm.study.progress import PlainDisplay, make_display
+    from gatelm.study.progress import make_display
     from gatelm.study.run import run as run_plan
     from gatelm.study.spec import load_study
 
-    console = Console(stderr=json)
-    study = load_study(recipe, overrides or ())
-    planned = plan(study)
-    root = out or Path("runs") / study.name
-    command = _command(recipe, overrides, out)
-    display = make_display(console) if console.is_terminal else PlainDisplay(console.file)
-    outcome = run_plan(planned, root, workers=workers, command=command, display=display)
-    _finish(planned, root, json, outcome, workers)
+    console = Console(stderr=True)
+    planned = plan(load_study(recipe, overrides or ()))
+    root = out or Path("runs") / planned.study.name
+    _prepare(planned, console)
+    outcome = run_plan(
+        planned,
+        root,
+        workers=workers,
+        command=_command(recipe, overrides, out),
+        display=make_display(console),
+    )
+    when_done: Rebuild = "never" if outcome.stopped_by else "if outdated"
+    results = _finish(planned, root, json, when_done)
+    _tell(outcome, planned, root, results["command"], workers)
 
 
 @app.command()
@@ -85,18 +96,18 @@ def plan(
     from gatelm.study.estimate import estimate
     from gatelm.study.plan import plan as make_plan
     from gatelm.study.plan_table import plan_json, plan_table
-    from gatelm.study.run import share_cpus
+    from gatelm.study.resources import share
     from gatelm.study.spec import load_study
 
     study = load_study(recipe, overrides or ())
     planned = make_plan(study)
     root = out or Path("runs") / study.name
-    count, threads = share_cpus(len(planned.runs), workers)
-    times = estimate(planned, root, count, threads)
+    resources = share(planned, workers)
+    times = estimate(planned, root, resources)
     if json:
         typer.echo(json_module.dumps(plan_json(planned, root, times), indent=1))
     else:
-        Console().print(plan_table(planned, root, times, count, threads))
+        Console().print(plan_table(planned, root, times, resources))
 
 
 @app.command()
@@ -116,47 +127,73 @@ def report(
         raise ConfigError(
             f"{run_dir}: no study.yaml there; name a folder that `gatelm study run` wrote"
         )
-    _finish(make_plan(load_study(recipe)), run_dir, json)
+    _finish(make_plan(load_study(recipe)), run_dir, json, "always")
 
 
-def _finish(
-    planned: Plan,
-    root: Path,
-    json: bool,
-    outcome: Outcome | None = None,
-    workers: int | None = None,
-) -> None:
-    """Write results and report, print the verdicts, and end with the status they deserve."""
+def _prepare(planned: Plan, console: Console) -> None:
+    """The plan's corpora, with a line that says what takes so long."""
+    from gatelm.study.data import prepare_data
+
+    phases: set[str] = set()
+
+    def report(progress: PrepareProgress) -> None:
+        if progress.phase not in phases:
+            phases.add(progress.phase)
+            console.print(f"preparing data: {progress.phase}", markup=False)
+
+    prepare_data(planned, report)
+
+
+def _finish(planned: Plan, root: Path, json: bool, rebuild: Rebuild) -> dict[str, Any]:
+    """Write results and report, and print the verdicts."""
     import json as json_module
 
     from rich.console import Console
 
-    from gatelm.report.build import build_report
     from gatelm.study.results import write_results
     from gatelm.study.table import verdicts
 
     results = write_results(planned, root)
-    page = build_report(root)
+    page = root / "report.html"
+    if rebuild == "always" or (rebuild == "if outdated" and not _is_current(page, results, root)):
+        from gatelm.report.build import build_report
+
+        page = build_report(root)
     if json:
         typer.echo(json_module.dumps(results, indent=1))
+        return results
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=max(console.width, 100))
+    console.print(verdicts(results))
+    console.print(f"results  {root / 'results.json'}  {root / 'results.csv'}", soft_wrap=True)
+    if rebuild == "never":
+        console.print(f"report   gatelm study report {root}", soft_wrap=True)
     else:
-        console = Console()
-        console.print(verdicts(results))
-        console.print(f"results  {root / 'results.json'}  {root / 'results.csv'}", soft_wrap=True)
         console.print(f"report   {page}", soft_wrap=True)
-    if outcome is None:
-        return
+    return results
+
+
+def _is_current(page: Path, results: dict[str, Any], root: Path) -> bool:
+    """Whether every run is done and the page was built from these results."""
+    if any(run["status"] not in ("finished", "diverged") for run in results["runs"]):
+        return False
+    written = (root / "results.json").stat().st_mtime_ns
+    return page.is_file() and page.stat().st_mtime_ns > written
+
+
+def _tell(outcome: Outcome, planned: Plan, root: Path, command: str, workers: int | None) -> None:
+    """What is left to do, on stderr; failed runs make the exit status 1."""
     for failed, error in outcome.failed.items():
-        typer.echo(f"failed: {failed.label}: {error} (see {root / failed.folder})", err=True)
-    if outcome.stopped_by:
-        again = results["command"] + (f" --workers {workers}" if workers else "")
-        left = len(outcome.unfinished) + len(outcome.failed)
-        typer.echo(
-            f"stopped with {left} of {len(planned.runs)} runs to go; go on with: {again}", err=True
-        )
-        raise typer.Exit(130 if outcome.stopped_by == "SIGINT" else 143)
+        where = root / failed.folder / "failure.txt"
+        typer.echo(f"failed: {failed.label}: {error} (see {where})", err=True)
+    left = len(outcome.unfinished) + len(outcome.failed)
+    if left:
+        why = f"stopped by {outcome.stopped_by}, " if outcome.stopped_by else ""
+        again = command + (f" --workers {workers}" if workers else "")
+        total = len(planned.runs)
+        typer.echo(f"{why}{left} of {total} runs to go; go on with: {again}", err=True)
     if outcome.failed:
-        typer.echo("the same command tries failed runs again", err=True)
         raise typer.Exit(1)
 
 

@@ -11,15 +11,14 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gatelm.study.estimate import ASSUMED_FLOPS_PER_SECOND, Estimate
+from gatelm.study.estimate import Estimate, assumed_rate
 from gatelm.study.folder import read_state
 from gatelm.study.plan import Plan, PlannedRun
 from gatelm.study.progress import clock_time
+from gatelm.study.resources import Resources
 
 
-def plan_table(
-    plan: Plan, root: Path, times: Estimate, workers: int, threads: int
-) -> RenderableType:
+def plan_table(plan: Plan, root: Path, times: Estimate, resources: Resources) -> RenderableType:
     """One row an arm and point of the axes; its seeds share parameters and FLOPs."""
     out: list[RenderableType] = []
     for name, part in plan.study.parts.items():
@@ -36,7 +35,7 @@ def plan_table(
             matched = f"{part.match.quantity} matched to {part.baseline} by {part.match.by}"
             out.append(Text(matched, style="dim"))
         out.append(Text(""))
-    return Group(*out, Text(_total(plan, times, workers, threads)))
+    return Group(*out, Text(_total(plan, times, resources)))
 
 
 def plan_json(plan: Plan, root: Path, times: Estimate) -> dict[str, Any]:
@@ -91,17 +90,22 @@ def _seeds(seeds: Iterable[int]) -> str:
     return ",".join(str(seed) for seed in seeds)
 
 
-def _total(plan: Plan, times: Estimate, workers: int, threads: int) -> str:
+def _total(plan: Plan, times: Estimate, resources: Resources) -> str:
     if not times.seconds:
         return f"all {len(plan.runs)} runs are done"
     flops = short_number(sum(run.flops for run in times.seconds))
-    basis = (
-        "from the throughput of finished runs"
-        if times.basis == "measured"
-        else f"at an assumed {short_number(ASSUMED_FLOPS_PER_SECOND)}FLOP/s a thread, a guess"
-    )
+    if times.basis == "measured":
+        basis = "from the throughput of finished runs"
+    else:
+        basis = f"at an assumed {short_number(assumed_rate(resources))}FLOP/s a run, a guess"
     return (
         f"{len(times.seconds)} of {len(plan.runs)} runs to train, {flops}FLOP in all; "
-        f"with {workers} x {threads} threads about {clock_time(times.wall_seconds)}, "
+        f"with {_processes(resources)} about {clock_time(times.wall_seconds)}, "
         f"an estimate {basis}"
     )
+
+
+def _processes(resources: Resources) -> str:
+    if resources.device == "cuda":
+        return f"{resources.workers} at a time on the GPU"
+    return f"{resources.workers} at a time, {resources.threads} CPU threads each,"

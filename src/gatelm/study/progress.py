@@ -30,7 +30,7 @@ class Display(Protocol):
 
 
 def make_display(console: Console) -> Display:
-    return LiveDisplay(console) if console.is_terminal else PlainDisplay()
+    return LiveDisplay(console) if console.is_terminal else PlainDisplay(console.file)
 
 
 @dataclass
@@ -134,6 +134,7 @@ class LiveDisplay:
             TextColumn("{task.fields[cells]}", markup=False),
             console=console,
             transient=True,
+            refresh_per_second=4,
         )
         self.tasks: dict[PlannedRun, TaskID] = {}
 
@@ -146,7 +147,8 @@ class LiveDisplay:
 
     def begin(self, run: PlannedRun) -> None:
         self.clock.begin(run)
-        self.tasks[run] = self.bars.add_task("  " + run.label, total=1, cells="starting")
+        name = _shortened(run.label, self.console.width - 66)
+        self.tasks[run] = self.bars.add_task(f"  {name}", total=1, cells="starting")
 
     def progress(self, run: PlannedRun, step: Step) -> None:
         left = self.clock.progress(run, step)
@@ -163,11 +165,13 @@ class LiveDisplay:
         self.bars.remove_task(self.tasks.pop(run))
         style = {"finished": "green", "diverged": "yellow", "failed": "red"}.get(status, "")
         tail = f": {error}" if error else ""
-        self.bars.console.print(f"{status:<10} {run.label}{tail}", style=style, markup=False)
+        self.bars.console.print(
+            f"{status:<10} {run.label}{tail}", style=style, markup=False, highlight=False
+        )
         self._refresh()
 
     def note(self, text: str) -> None:
-        self.bars.console.print(text, style="yellow", markup=False)
+        self.bars.console.print(text, style="yellow", markup=False, highlight=False)
 
     def stop(self) -> None:
         self.bars.stop()
@@ -183,11 +187,16 @@ class LiveDisplay:
 
 
 def opening(plan: Plan, done: int, workers: int, threads: int) -> str:
-    todo = len(plan.runs) - done
-    if not todo:
-        return f"{plan.study.name}: all {done} runs are done"
-    resumed = f" ({done} of {len(plan.runs)} are done)" if done else ""
-    return f"{plan.study.name}: {todo} runs to train{resumed}, {workers} x {threads} threads"
+    total = len(plan.runs)
+    if done == total:
+        return f"{plan.study.name}: all {_runs(total)} done"
+    resumed = f" ({done} of {total} are done)" if done else ""
+    processes = f"{workers} at a time with {threads} thread{'' if threads == 1 else 's'} each"
+    return f"{plan.study.name}: {_runs(total - done)} to train{resumed}, {processes}"
+
+
+def _runs(number: int) -> str:
+    return f"{number} run{'' if number == 1 else 's'}"
 
 
 def clock_time(seconds: float | None) -> str:
@@ -197,6 +206,12 @@ def clock_time(seconds: float | None) -> str:
     minutes, second = divmod(round(seconds), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
+
+
+def _shortened(text: str, width: int) -> str:
+    """The end of a label that is too long: the start is shared by its neighbours."""
+    width = max(width, 16)
+    return text if len(text) <= width else "..." + text[3 - width :]
 
 
 def _cells(step: Step, left: float | None) -> list[str]:

@@ -32,9 +32,15 @@ Values = dict[int, float]
 def write_results(plan: Plan, root: Path) -> dict[str, Any]:
     """Collect the runs below `root` into results.json and results.csv; returns the former."""
     results = collect(plan, root)
-    write_atomic(root / "results.json", json.dumps(results, indent=1, allow_nan=False) + "\n")
-    write_atomic(root / "results.csv", to_csv(results))
+    _update(root / "results.json", json.dumps(results, indent=1, allow_nan=False) + "\n")
+    _update(root / "results.csv", to_csv(results))
     return results
+
+
+def _update(path: Path, text: str) -> None:
+    """Leave an equal file alone, so that its age says when the results last changed."""
+    if not path.is_file() or path.read_text(encoding="utf-8") != text:
+        write_atomic(path, text)
 
 
 def collect(plan: Plan, root: Path) -> dict[str, Any]:
@@ -96,6 +102,11 @@ class _Cell:
         }
         return {seed: value for seed, value in found.items() if value is not None}
 
+    def knows(self, metric: str) -> bool:
+        """Whether finished runs report the metric, be it as null; True while none has finished."""
+        finished = [s.result for s in self.runs.values() if s.status == "finished"]
+        return not finished or any(metric in result.get("metrics", {}) for result in finished)
+
 
 def _cells(runs: Iterable[PlannedRun], states: Mapping[PlannedRun, State]) -> list[_Cell]:
     grouped = groupby(runs, key=lambda run: (run.arm, json.dumps(run.axes)))
@@ -147,11 +158,8 @@ def _comparisons(
 
 
 def _comparable(metric: str, cell: _Cell, base: _Cell) -> bool:
-    """Not where a side finished runs that do not have the metric, as a gate's mean without one."""
-    return all(
-        side.values(metric) or not any(s.status == "finished" for s in side.runs.values())
-        for side in (cell, base)
-    )
+    """Not where a side finished runs that do not know the metric, as a gate's mean without one."""
+    return all(side.knows(metric) for side in (cell, base))
 
 
 def _compare(part: PartConfig, metric: str, cell: _Cell, base: _Cell) -> Comparison:

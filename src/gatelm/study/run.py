@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 import signal
 import threading
@@ -16,16 +15,15 @@ from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from typing import Literal
 
-from gatelm.config.base import ConfigError
 from gatelm.config.load import dump
 from gatelm.study.folder import FAILURE, read_state, write_atomic
 from gatelm.study.lock import exclusive
 from gatelm.study.plan import Plan, PlannedRun
 from gatelm.study.progress import Display, PlainDisplay
+from gatelm.study.resources import Resources, share
 from gatelm.study.worker import SIGNALS, STOP, Ended, Step, Task, work
 
 TRAINER = "gatelm.train.loop:train"
-MAX_WORKERS = 8
 _POLL_SECONDS = 0.2
 
 
@@ -38,27 +36,6 @@ class Outcome:
     failed: dict[PlannedRun, str] = field(default_factory=dict)
     unfinished: list[PlannedRun] = field(default_factory=list)
     stopped_by: Literal["SIGINT", "SIGTERM"] | None = None
-
-
-def available_cpus() -> int:
-    """CPUs this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
-def share_cpus(num_runs: int, workers: int | None = None) -> tuple[int, int]:
-    """Worker processes and torch threads of each.
-
-    By default as many workers as CPUs (`MAX_WORKERS` and the plan's runs at most). It is the whole
-    plan that counts, not what is left of it, so that the second half of a study computes with the
-    threads of the first: the order of a sum depends on them.
-    """
-    if workers is not None and workers < 1:
-        raise ConfigError(f"--workers {workers}: at least one worker is needed")
-    cpus = available_cpus()
-    workers = workers or max(1, min(num_runs, cpus, MAX_WORKERS))
-    return workers, max(1, cpus // workers)
 
 
 def run(
@@ -80,12 +57,12 @@ def run(
     Raises:
         ConfigError: when another process is at work in `root`.
     """
-    count, threads = share_cpus(len(plan.runs), workers)
+    resources = share(plan, workers)
     root.mkdir(parents=True, exist_ok=True)
     with exclusive(root):
         write_atomic(root / "study.yaml", dump(plan.study.tree()))
         write_atomic(root / "command.txt", command + "\n")
-        return _Scheduler(plan, root, trainer, count, threads, display or PlainDisplay()).run()
+        return _Scheduler(plan, root, trainer, resources, display or PlainDisplay()).run()
 
 
 class _Worker:
@@ -100,7 +77,7 @@ class _Worker:
         theirs.close()
         self.run: PlannedRun | None = None
 
-    def send(self, message: Task | str | None) -> None:
+    def send(self, message: Task | str) -> None:
         with suppress(OSError):  # it has died: its closed connection reports that
             self.connection.send(message)
 
@@ -112,10 +89,10 @@ class _Worker:
 
 class _Scheduler:
     def __init__(
-        self, plan: Plan, root: Path, trainer: str, count: int, threads: int, display: Display
+        self, plan: Plan, root: Path, trainer: str, resources: Resources, display: Display
     ):
         self.plan, self.root, self.trainer = plan, root, trainer
-        self.count, self.threads, self.display = count, threads, display
+        self.count, self.threads, self.display = resources.workers, resources.threads, display
         self.workers: list[_Worker] = []
         self.signals: list[str] = []
         self.stopping = False
@@ -133,7 +110,7 @@ class _Scheduler:
             with self._signals_noted():
                 self._loop()
         finally:
-            for worker in self.workers:
+            for worker in self.workers:  # idle, with everything on disk, or told to stop at once
                 worker.kill()
             self.display.stop()
         return self._outcome()
@@ -148,10 +125,6 @@ class _Scheduler:
             connections = [w.connection for w in self.workers]
             for ready in wait(connections, timeout=_POLL_SECONDS):
                 self._receive(next(w for w in self.workers if w.connection is ready))
-        for worker in self.workers:
-            worker.send(None)
-        for worker in self.workers:
-            worker.process.join(timeout=5)
 
     def _begin_stop(self) -> None:
         self.stopping = True

@@ -46,7 +46,7 @@ def decimals(value: float, low: float | None = None, high: float | None = None) 
 
 
 def _correction(c: Comparison) -> str:
-    if c.p_value is None or c.p_corrected is None or c.family_size < 2:
+    if c.p_value is None or c.p_corrected is None or c.family_size < 2 or not c.difference:
         return ""
     text = (
         f"p {_p(c.p_value)}, {_p(c.p_corrected)} after correction for {c.family_size} comparisons"

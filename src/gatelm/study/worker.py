@@ -15,7 +15,7 @@ import traceback
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 STOP = "stop"
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -55,26 +55,24 @@ class Ended:
     details: str = ""
 
 
-def work(connection: Connection, trainer: str) -> None:
-    """Train what arrives on `connection` until `None` does.
+def work(connection: Connection, trainer: str) -> NoReturn:
+    """Train what arrives on `connection`, until killed.
 
     A process that a terminal's Ctrl-C reaches too leaves it to the parent, which sends `STOP`; the
     trainer then saves and returns. When the parent is gone, so is the point of computing: the
     process ends at once, and the checkpoints already written serve the next start.
     """
     stop = threading.Event()
-    tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
+    tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     threading.Thread(target=_listen, args=(connection, tasks, stop), daemon=True).start()
-    while (task := tasks.get()) is not None:
-        connection.send(_train(connection, task, trainer, stop))
+    while True:
+        connection.send(_train(connection, tasks.get(), trainer, stop))
 
 
-def _listen(
-    connection: Connection, tasks: queue.SimpleQueue[Task | None], stop: threading.Event
-) -> None:
+def _listen(connection: Connection, tasks: queue.SimpleQueue[Task], stop: threading.Event) -> None:
     while True:
         try:
             message = connection.recv()
@@ -84,8 +82,6 @@ def _listen(
             stop.set()
         else:
             tasks.put(message)
-            if message is None:
-                return
 
 
 def _train(connection: Connection, task: Task, trainer: str, stop: threading.Event) -> Ended:

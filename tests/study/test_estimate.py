@@ -1,0 +1,67 @@
+"""Planned time: assumed, then measured."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from gatelm.study.estimate import ASSUMED_FLOPS_PER_SECOND, estimate
+from gatelm.study.plan_table import plan_json, plan_table, short_number
+from gatelm.study.resources import Resources
+
+
+def finish(root, run, seconds):
+    folder = root / run.folder
+    folder.mkdir(parents=True)
+    result = {"status": "finished", "config_hash": run.config_hash, "seconds": seconds}
+    (folder / "result.json").write_text(json.dumps(result))
+
+
+def test_without_a_finished_run_the_rate_is_assumed(make_plan, tmp_path):
+    plan = make_plan()
+    times = estimate(plan, tmp_path, Resources(workers=2, threads=3))
+    one = plan.runs[0].flops / (3 * ASSUMED_FLOPS_PER_SECOND["cpu"])
+    assert times.basis == "assumed"
+    assert times.seconds[plan.runs[0]] == pytest.approx(one)
+    assert times.wall_seconds == pytest.approx(4 * one / 2)
+
+
+def test_finished_runs_give_the_rate_and_are_not_counted(make_plan, tmp_path):
+    plan = make_plan()
+    finish(tmp_path, plan.runs[0], 10.0)
+    times = estimate(plan, tmp_path, Resources(workers=8, threads=1))
+    assert times.basis == "measured"
+    assert list(times.seconds) == list(plan.runs[1:])
+    assert times.wall_seconds == pytest.approx(10.0)
+
+
+def test_table_and_json(make_plan, tmp_path):
+    plan = make_plan(axes={"optim.weight_decay": [0.0, 0.1]})
+    finish(tmp_path, plan.runs[0], 10.0)
+    times = estimate(plan, tmp_path, Resources(1, 1))
+    console = Console(width=160, record=True, file=io.StringIO())
+    console.print(plan_table(plan, tmp_path, times, Resources(1, 1)))
+    text = console.export_text()
+    assert "none,weight_decay=0.0" in text
+    assert "1/2" in text
+    assert "7 of 8 runs to train" in text
+    assert (
+        "with 1 at a time, 1 CPU threads each, about 1:10, an estimate from the throughput" in text
+    )
+    tree = plan_json(plan, tmp_path, times)
+    json.dumps(tree, allow_nan=False)
+    assert [r["status"] for r in tree["runs"]] == ["finished"] + ["unfinished"] * 7
+    assert tree["runs"][0]["estimated_seconds"] is None
+
+
+def test_short_numbers():
+    assert [short_number(v) for v in (12, 1500, 2.5e6, 1.72e9, 3e15)] == [
+        "12",
+        "1.5k",
+        "2.5M",
+        "1.72G",
+        "3P",
+    ]
