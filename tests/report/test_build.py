@@ -95,6 +95,26 @@ def test_many_settings_are_counted_not_listed(study_writer: Writer) -> None:
     assert "sdpa-head: better in 9, no difference in 5 of 14 settings." in text
 
 
+def test_axes_give_a_chart_a_setting(study_writer: Writer) -> None:
+    def sweep(results: dict[str, Any]) -> None:
+        for kind in ("runs", "summaries", "comparisons"):
+            items = results[kind]
+            results[kind] = [
+                {**item, "axes": {"optim.lr": lr}} for lr in (0.001, 0.003) for item in items
+            ]
+
+    root = study_writer("text", ["none", "sdpa-head"], [0, 1], edit=sweep, analysis=False)
+    page = study_page(read_study(root))
+    names = [figure.name for figure in page.figures]
+    assert names == [
+        f"text-{what}-lr-0-{lr}"
+        for whats in (("val-loss", "val-loss-difference"), ("validation-loss",))
+        for lr in ("001", "003")
+        for what in whats
+    ]
+    assert "sdpa-head, lr=0.003" in text_of(page.html())
+
+
 def test_what_comes_from_configs_is_escaped(study_writer: Writer) -> None:
     evil = "<img src=x onerror=alert(1)>"
 

@@ -1,6 +1,6 @@
 import pytest
 
-from gatelm.report import charts
+from gatelm.report import axes, charts, intervals
 from gatelm.report.theme import Palette
 
 PALETTE = Palette.of_arms(["none", "gate"], ["none"])
@@ -22,9 +22,9 @@ def test_every_chart_takes_the_width_of_its_container() -> None:
     gaps = [{"arm": "gate", "label": "gate", "difference": 0.1, "low": None, "high": None, "n": 1}]
     bins = [{"place": "0", "low": 0.0, "high": 0.5, "share": 1.0}]
     for chart in (
-        charts.seeds_and_means(values, means, PALETTE, title="t", x_title="x"),
-        charts.differences(gaps, PALETTE, title="t", x_title="x"),
-        charts.marked(values, PALETTE, title="t", x_title="x", reference=0.1),
+        intervals.seeds_and_means(values, means, PALETTE, title="t", x_title="x"),
+        intervals.differences(gaps, PALETTE, title="t", x_title="x"),
+        intervals.marked(values, PALETTE, title="t", x_title="x", reference=0.1),
         charts.layer_profile(values, PALETTE, title="t", x_title="x", y_title="y"),
         charts.ridges(bins, color="#000000", title="t", x_title="x"),
     ):
@@ -55,6 +55,6 @@ def test_ridges_scale_each_layer_to_its_own_peak() -> None:
 
 
 def test_long_axis_titles_are_wrapped() -> None:
-    lines = charts.wrapped("difference in validation loss (nats per token); lower is better")
+    lines = axes.wrapped("difference in validation loss (nats per token); lower is better")
     assert len(lines) == 2
     assert max(map(len, lines)) <= 38

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import vl_convert
@@ -29,14 +30,16 @@ def svg(figure: Figure) -> str:
 def write(figures: Iterable[Figure], folder: Path) -> list[Path]:
     """Write NAME.svg and NAME.png of each figure; each file is replaced as a whole."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for figure in figures:
-        drawing = svg(figure)
-        path = folder / f"{figure.name}.svg"
+
+    def save(path: Path, drawing: str) -> list[Path]:
         replace(path, drawing.encode())
         replace(path.with_suffix(".png"), vl_convert.svg_to_png(drawing, scale=SCALE))
-        paths += [path, path.with_suffix(".png")]
-    return paths
+        return [path, path.with_suffix(".png")]
+
+    # One thread draws, the others turn its drawings into pixels, which takes as long again.
+    with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1)) as pool:
+        jobs = [pool.submit(save, folder / f"{figure.name}.svg", svg(figure)) for figure in figures]
+        return [path for job in jobs for path in job.result()]
 
 
 def replace(path: Path, content: bytes) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import altair as alt
 
-from gatelm.report.charts import Chart, Row, data, unique
+from gatelm.report.axes import Chart, Row, data, unique
 from gatelm.report.theme import SEQUENTIAL
 
 MAX_TOKENS = 48

@@ -89,6 +89,10 @@ class Part:
     def finished(self) -> tuple[Run, ...]:
         return tuple(run for run in self.runs if run.status == FINISHED)
 
+    def settings(self) -> list[str]:
+        """The points of the axes in order; one empty name for a part without axes."""
+        return list(dict.fromkeys(setting(run.axes) for run in self.runs)) or [""]
+
     def groups(self) -> dict[str, list[Run]]:
         """Runs by arm and axis values, in the order of the study; seeds within."""
         out: dict[str, list[Run]] = {}
@@ -119,9 +123,14 @@ class Study:
         return tuple(run for part in self.parts for run in part.runs)
 
 
+def setting(axes: Mapping[str, Any]) -> str:
+    """`lr=0.003, total_steps=800`: the last name of each axis path and its value."""
+    return ", ".join(f"{path.split('.')[-1]}={value}" for path, value in axes.items())
+
+
 def label(arm: str, axes: Mapping[str, Any]) -> str:
-    """`arm, lr=0.003`: the arm with the last name of each axis path and its value."""
-    return ", ".join([arm, *(f"{path.split('.')[-1]}={value}" for path, value in axes.items())])
+    """`arm, lr=0.003`: the arm, and the point of the axes where there are axes."""
+    return f"{arm}, {setting(axes)}" if axes else arm
 
 
 def mapping(value: Any) -> Mapping[str, Any]:

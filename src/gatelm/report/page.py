@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import altair as alt
 
-from gatelm.report.charts import Chart
+from gatelm.report.axes import Chart
 from gatelm.report.theme import CONFIG, FONT
 from gatelm.report.vega import javascript
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gatelm.report import charts, heatmaps
+from gatelm.report import heatmaps, intervals
+from gatelm.report.axes import unique
 from gatelm.report.load import Part, Run, mapping
 from gatelm.report.numbers import is_number, rounded, short
 from gatelm.report.page import Control, Figure, Page
@@ -77,7 +78,7 @@ def _add_shares(
     if max(sum(len(row) for row in share) for share in shares.values()) <= FEW_CELLS:
         rows = [row for name, share in shares.items() for row in _cells(name, share)]
         if uniform is not None:
-            columns = charts.unique(rows, "column")
+            columns = unique(rows, "column")
             rows += [
                 {"label": "uniform attention", "column": c, "value": rounded(uniform)}
                 for c in columns
@@ -142,7 +143,7 @@ def _mark_figures(
     if not rows:
         return []
     uniform = uniform_share(runs)
-    chart = charts.marked(
+    chart = intervals.marked(
         rows,
         palette,
         title="First-token share by kind of query",

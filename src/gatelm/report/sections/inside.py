@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gatelm.report import charts
+from gatelm.report import charts, intervals
 from gatelm.report.load import Part, Run, mapping
 from gatelm.report.metrics import describe
 from gatelm.report.numbers import is_number, rounded
@@ -100,7 +100,7 @@ def add_gates(page: Page, part: Part, palette: Palette) -> None:
         figures.append(Figure(f"{part.name}-gate-mean", chart, "One line a seed."))
     marks = [row for run in runs for row in _mark_rows(run)]
     if marks:
-        chart = charts.marked(
+        chart = intervals.marked(
             marks,
             palette,
             title="Mean gate score by kind of query",

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gatelm.analysis.metrics import split_mark
-from gatelm.report import charts
-from gatelm.report.load import FINISHED, Part, Run, label
+from gatelm.report import intervals
+from gatelm.report.load import FINISHED, Part, Run, label, setting
 from gatelm.report.metrics import Described, describe
 from gatelm.report.numbers import (
     common_decimals,
@@ -27,6 +27,7 @@ from gatelm.report.sentences import Verdict, progress, unfinished, verdict, verd
 from gatelm.report.theme import Palette
 
 MOST_SENTENCES = 12
+MOST_SETTINGS = 12
 
 
 def add_verdict(page: Page, part: Part, palette: Palette) -> None:
@@ -165,89 +166,86 @@ def _same(runs: Sequence[Run], key: str) -> str:
 
 
 def outcome_figures(part: Part, palette: Palette) -> list[Figure]:
-    """For each primary metric: every seed with the mean, and the paired differences."""
+    """For each primary metric and setting: every seed with the mean, and the differences."""
     out = []
     for name in part.primary_metrics:
-        metric = describe(name)
-        seeds = _seed_rows(part, name)
-        if not seeds:
-            continue
-        means = [
-            {
-                "arm": s["arm"],
-                "label": label(str(s["arm"]), s.get("axes") or {}),
-                "n": s.get("n"),
-                **{key: rounded(s.get(key), 6) for key in ("mean", "low", "high")},
-            }
-            for s in part.summaries
-            if s.get("metric") == name and is_number(s.get("mean"))
-        ]
-        chart = charts.seeds_and_means(
-            seeds,
-            means,
-            palette,
-            title=f"{metric.label}: seeds and mean",
-            x_title=metric.axis,
-            reference=_uniform(part, name),
-        )
-        caption = "Dots: seeds; bar: mean and its interval."
-        uniform = _uniform(part, name)
-        if uniform is not None:
-            caption += f" Dashed: uniform attention, {short(uniform)}."
-        out.append(Figure(f"{part.name}-{name}", chart, caption))
-        rows = _difference_rows(part, name)
-        if rows:
-            unit = f" ({metric.unit})" if metric.unit else ""
-            good = f"; {metric.better} is better" if metric.better else ""
-            chart = charts.differences(
-                rows,
-                palette,
-                title=f"Difference from {part.baseline}",
-                x_title=f"difference in {metric.phrase}{unit}{good}",
-            )
-            out.append(Figure(f"{part.name}-{name}-difference", chart))
+        values = [run.metrics.get(name) for run in part.finished()]
+        known = [float(v) for v in values if is_number(v)]  # type: ignore[arg-type]
+        places = part.settings()
+        for place in places[:MOST_SETTINGS] if known else ():
+            shared = (min(known), max(known)) if len(places) > 1 else None
+            out += _seeds_figures(part, name, place, palette, shared)
+            out += _difference_figures(part, name, place, palette)
     return out
 
 
-def _seed_rows(part: Part, metric: str) -> list[dict[str, Any]]:
-    return [
-        {
-            "arm": run.arm,
-            "label": run.label,
-            "seed": run.seed,
-            "value": rounded(run.metrics[metric], 6),
-        }
+def _seeds_figures(
+    part: Part, name: str, place: str, palette: Palette, domain: tuple[float, float] | None
+) -> list[Figure]:
+    metric = describe(name)
+    seeds = [
+        {"arm": r.arm, "label": r.arm, "seed": r.seed, "value": rounded(r.metrics[name], 6)}
         for runs in part.groups().values()
-        for run in runs
-        if run.status == FINISHED and is_number(run.metrics.get(metric))
+        for r in runs
+        if setting(r.axes) == place and r.status == FINISHED and is_number(r.metrics.get(name))
     ]
+    if not seeds:
+        return []
+    means = [
+        {
+            "arm": s["arm"],
+            "label": s["arm"],
+            "n": s.get("n"),
+            **{key: rounded(s.get(key), 6) for key in ("mean", "low", "high")},
+        }
+        for s in part.summaries
+        if s.get("metric") == name
+        and setting(s.get("axes") or {}) == place
+        and is_number(s.get("mean"))
+    ]
+    uniform = _uniform(part, name)
+    chart = intervals.seeds_and_means(
+        seeds,
+        means,
+        palette,
+        title=f"{metric.label}: {place or 'seeds and mean'}",
+        x_title=metric.axis,
+        x_domain=domain,
+        reference=uniform,
+    )
+    caption = "Dots: seeds; bar: mean and its interval."
+    if uniform is not None:
+        caption += f" Dashed: uniform attention, {short(uniform)}."
+    return [Figure("-".join(filter(None, (part.name, name, place))), chart, caption)]
 
 
-def _difference_rows(part: Part, metric: str) -> list[dict[str, Any]]:
-    out = []
-    order = {name: i for i, name in enumerate(part.groups())}
-    for c, v in zip(
-        [c for c in part.comparisons if c.get("metric") == metric],
-        verdicts_in_order(part, metric),
-        strict=True,
-    ):
-        if is_number(c.get("difference")):
-            numbers = {key: rounded(c.get(key), 6) for key in ("difference", "low", "high")}
-            out.append(
-                {
-                    "arm": c["arm"],
-                    "label": v.label,
-                    "n": c.get("n"),
-                    "outcome": v.outcome,
-                    **numbers,
-                }
-            )
-    return sorted(out, key=lambda row: order.get(row["label"], len(order)))
-
-
-def verdicts_in_order(part: Part, metric: str) -> list[Verdict]:
-    """Verdicts of a metric in the order of results.json."""
-    return [verdict(c) for c in part.comparisons if c.get("metric") == metric]
+def _difference_figures(part: Part, name: str, place: str, palette: Palette) -> list[Figure]:
+    metric = describe(name)
+    order = {arm: i for i, arm in enumerate(part.arms)}
+    rows = [
+        {
+            "arm": c["arm"],
+            "label": c["arm"],
+            "n": c.get("n"),
+            "outcome": verdict(c).outcome,
+            **{key: rounded(c.get(key), 6) for key in ("difference", "low", "high")},
+        }
+        for c in part.comparisons
+        if c.get("metric") == name
+        and setting(c.get("axes") or {}) == place
+        and is_number(c.get("difference"))
+    ]
+    if not rows:
+        return []
+    unit = f" ({metric.unit})" if metric.unit else ""
+    good = f"; {metric.better} is better" if metric.better else ""
+    chart = intervals.differences(
+        sorted(rows, key=lambda row: order.get(row["arm"], len(order))),
+        palette,
+        title=f"Difference from {part.baseline}" + (f": {place}" if place else ""),
+        x_title=f"difference in {metric.phrase}{unit}{good}",
+    )
+    return [Figure("-".join(filter(None, (part.name, name, "difference", place))), chart)]
 
 
 def _uniform(part: Part, metric: str) -> float | None:

@@ -49,7 +49,8 @@ def _hash(run: Run) -> Html:
 def _remarks(run: Run) -> str:
     events = [f"{e.get('what')} at step {e.get('step')}" for e in run.events[:3]]
     more = [f"{len(run.events) - 3} more events"] if len(run.events) > 3 else []
-    return "; ".join([*run.problems, *events, *more])
+    error = str(run.record.get("error") or "")
+    return "; ".join([*filter(None, [error]), *run.problems, *events, *more])
 
 
 def add_definitions(page: Page, study: Study) -> None:

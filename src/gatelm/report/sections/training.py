@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gatelm.report import charts
-from gatelm.report.load import DIVERGED, FINISHED, Part, Run
+from gatelm.report.load import DIVERGED, FINISHED, Part, Run, setting
 from gatelm.report.metrics import describe
 from gatelm.report.numbers import is_number, rounded
 from gatelm.report.page import Figure
+from gatelm.report.sections.outcome import MOST_SETTINGS
 from gatelm.report.theme import Palette
 
 MOST_POINTS = 160
@@ -38,7 +39,13 @@ def thin(rows: Sequence[Any], most: int = MOST_POINTS) -> list[Any]:
 
 
 def training_figures(part: Part, palette: Palette) -> list[Figure]:
-    """Training loss (smoothed), validation loss and first-token share by step."""
+    """Training loss (smoothed), validation loss and first-token share by step.
+
+    A part with axes gets one chart a setting instead, of the validation loss.
+    """
+    places = part.settings()
+    if len(places) > 1:
+        return [f for place in places[:MOST_SETTINGS] for f in _validation(part, palette, place)]
     out = []
     train = [row for run in part.runs for row in _curve(run, run.train, "loss", smoothed=True)]
     if train:
@@ -56,21 +63,28 @@ def training_figures(part: Part, palette: Palette) -> list[Figure]:
             "it forward."
         )
         out.append(Figure(f"{part.name}-training-loss", chart, _broken(caption, train)))
-    evals = [row for run in part.runs for row in _curve(run, run.evals, "val_loss")]
-    if evals:
-        chart = charts.curves(
-            evals,
-            palette,
-            title="Validation loss",
-            x_title="step",
-            y_title="loss (nats per token)",
-            y_domain=_domain(evals),
-            points="all",
-        )
-        caption = "Held-out data, one line a seed, not smoothed."
-        out.append(Figure(f"{part.name}-validation-loss", chart, _broken(caption, evals)))
+    out += _validation(part, palette, places[0])
     out += _health(part, palette)
     return out
+
+
+def _validation(part: Part, palette: Palette, place: str) -> list[Figure]:
+    runs = [run for run in part.runs if setting(run.axes) == place]
+    rows = [row for run in runs for row in _curve(run, run.evals, "val_loss")]
+    if not rows:
+        return []
+    chart = charts.curves(
+        rows,
+        palette,
+        title=f"Validation loss{': ' if place else ''}{place}",
+        x_title="step",
+        y_title="loss (nats per token)",
+        y_domain=_domain(rows),
+        points="all",
+    )
+    caption = _broken("Held-out data, one line a seed, not smoothed.", rows)
+    name = "-".join(filter(None, (part.name, "validation-loss", place)))
+    return [Figure(name, chart, caption)]
 
 
 def _health(part: Part, palette: Palette) -> list[Figure]:
