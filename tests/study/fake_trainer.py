@@ -26,7 +26,7 @@ class FakeConfig(Config):
     seed: int
     lr: float
     total_steps: int
-    behaviour: Literal["trains", "raises", "dies", "diverges", "is slow"]
+    behaviour: Literal["trains", "raises", "dies", "diverges", "is slow and silent"]
     train: FakeTrain = FakeTrain()
 
 
@@ -54,11 +54,12 @@ def train(cfg, folder, *, resume, report, should_stop):
             raise ValueError("the trainer's own words")
         if cfg.behaviour == "dies":
             os.kill(os.getpid(), signal.SIGKILL)
-        if cfg.behaviour == "is slow":
-            time.sleep(0.02)
         step += 1
         reached.write_text(str(step))
-        report(Progress(step, cfg.total_steps, 1 / step))
+        if cfg.behaviour == "is slow and silent":
+            time.sleep(0.02)
+        else:
+            report(Progress(step, cfg.total_steps, 1 / step))
     print("said by the trainer")
     status = "diverged" if cfg.behaviour == "diverges" else "finished"
     loss = float("nan") if status == "diverged" else 3.0 + cfg.seed / 10 + cfg.lr

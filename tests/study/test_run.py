@@ -127,7 +127,7 @@ def test_two_processes_cannot_run_one_folder(make_fake_plan, tmp_path, trainer):
 def test_a_signal_stops_with_every_run_saved_and_the_next_call_goes_on(
     make_fake_plan, tmp_path, trainer
 ):
-    plan = make_fake_plan({"none": "is slow"}, 100, seeds=[0])
+    plan = make_fake_plan({"none": "is slow and silent"}, 100, seeds=[0])
     first = tmp_path / plan.runs[0].folder / "step"
 
     def interrupt():
@@ -151,7 +151,7 @@ def test_a_signal_stops_with_every_run_saved_and_the_next_call_goes_on(
 
 
 def test_workers_of_a_killed_parent_end(make_fake_plan, tmp_path, trainer):
-    plan = make_fake_plan({"none": "is slow"}, 10_000, arms={"none": {}}, seeds=[0])
+    plan = make_fake_plan({"none": "is slow and silent"}, 10_000, arms={"none": {}}, seeds=[0])
     (tmp_path / "plan.pickle").write_bytes(pickle.dumps(plan))
     script = (
         "import pathlib, pickle, sys\n"

@@ -153,7 +153,7 @@ def _matched(
 ) -> RunConfig:
     config = _config(part, name, arm, axes)
     match = part.match
-    if match is None or arm == part.baseline or match.by in {**part.arms[arm], **axes}:
+    if match is None or match.by in {**part.arms[arm], **axes}:
         return config
     if match.by not in flatten(config.tree()):
         known = flatten(config.tree())
