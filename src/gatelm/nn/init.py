@@ -32,7 +32,8 @@ def init_weights(model: Decoder, seed: int) -> None:
 
     | tensor | start |
     |---|---|
-    | embeddings, head, q/k/v, up and gate of the FFN | normal(model.init.std) |
+    | embeddings | normal(model.init.embedding_std, else std) |
+    | head, q/k/v, up and gate of the FFN | normal(model.init.std) |
     | W_o, W_down | normal(std / sqrt(2 num_layers)), or std with residual_scale none |
     | norm weights | 1 (0 where zero-centred) |
     | gate projections | the gate's own `init.weight`; a low-rank one by its up matrix |
@@ -65,7 +66,9 @@ def _std_by_parameter(model: Decoder) -> dict[str, float]:
     depth = math.sqrt(2.0 * model.cfg.num_layers) if init.residual_scale == "depth" else 1.0
     out: dict[str, float] = {}
     for name, module in model.named_modules():
-        if isinstance(module, (nn.Linear, nn.Embedding)):
+        if isinstance(module, nn.Embedding):
+            out[f"{name}.weight"] = init.embedding_std or init.std
+        elif isinstance(module, nn.Linear):
             writes_residual = name.endswith((".o_proj", ".down_proj"))
             out[f"{name}.weight"] = init.std / depth if writes_residual else init.std
         elif isinstance(module, Gate):

@@ -62,6 +62,8 @@ class InitConfig(Config):
     """Initial weights outside gates, whose start is a value of each gate."""
 
     std: float = Field(default=0.02, gt=0)
+    embedding_std: float | None = Field(default=None, gt=0)
+    """Of token and position embeddings; None: `std`."""
     residual_scale: Literal["none", "depth"] = "depth"
     """depth: W_o and W_down start 1/sqrt(2 num_layers) smaller (GPT-2)."""
 

@@ -1,0 +1,1 @@
+"""Naive references that tests and docs share."""

@@ -1,0 +1,5 @@
+"""`python -m gatelm`."""
+
+from gatelm.cli.main import main
+
+main()

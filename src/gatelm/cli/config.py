@@ -1,0 +1,107 @@
+"""`gatelm config`: what a recipe resolves to, and how two differ."""
+
+from __future__ import annotations
+
+import json as json_module
+from typing import Annotated, Any
+
+import typer
+
+app = typer.Typer(help="Show, compare and explain configs.", no_args_is_help=True)
+
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="Change a value; may be repeated."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
+
+
+@app.command()
+def show(
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="A YAML file or a shipped name.")],
+    overrides: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """Print every value of a recipe and where it came from: a file, --set, or the default."""
+    from gatelm.cli.recipe import load_recipe
+    from gatelm.config.load import flatten
+
+    config, loaded = load_recipe(recipe, overrides or ())
+    leaves = flatten(config.tree())
+    sources = {path: _source(path, loaded.sources) for path in leaves}
+    if as_json:
+        found = {p: {"value": v, "source": sources[p]} for p, v in leaves.items()}
+        typer.echo(json_module.dumps({"hash": config.content_hash(), "values": found}, indent=1))
+        return
+    width = min(max(len(f"{p}: {_text(v)}") for p, v in leaves.items()), 72)
+    for path, value in leaves.items():
+        typer.echo(f"{f'{path}: {_text(value)}':<{width}}  # {sources[path]}")
+    typer.echo(f"# content hash {config.content_hash()}")
+
+
+@app.command()
+def diff(
+    left: Annotated[str, typer.Argument(metavar="LEFT", help="A recipe.")],
+    right: Annotated[
+        str | None, typer.Argument(metavar="[RIGHT]", help="Another; default: LEFT again.")
+    ] = None,
+    overrides: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """Print the values in which RIGHT, with --set applied to it, differs from LEFT."""
+    from gatelm.cli.recipe import load_recipe
+    from gatelm.config.load import diff as differences
+
+    one, _ = load_recipe(left)
+    other, _ = load_recipe(right or left, overrides or ())
+    found = differences(one.tree(), other.tree())
+    if as_json:
+        absent: dict[str, Any] = {"absent": True}
+        rows = [
+            {"path": p, "left": absent if a is ... else a, "right": absent if b is ... else b}
+            for p, a, b in found
+        ]
+        typer.echo(json_module.dumps(rows, indent=1))
+        return
+    for path, a, b in found:
+        typer.echo(f"{path}: {_text(a)} -> {_text(b)}")
+    if not found:
+        typer.echo("no difference")
+
+
+@app.command()
+def gates(as_json: Json = False) -> None:
+    """List the axes of a gate with their values, and the presets by name."""
+    from gatelm.nn.gate import ACTIVATIONS, INPUT_DOCS, OPERATIONS, SHARINGS
+    from gatelm.nn.gate_presets import PRESET_DOCS
+    from gatelm.nn.sites import SITE_DOCS
+
+    axes: dict[str, dict[str, str]] = {
+        "site": SITE_DOCS,
+        "granularity": {"element": "a score per channel", "head": "a score per head"},
+        "sharing": SHARINGS,
+        "activation": dict.fromkeys(ACTIVATIONS, ""),
+        "operation": dict.fromkeys(OPERATIONS, ""),
+        "inputs": INPUT_DOCS,
+    }
+    presets = {name: text for name, (_, _, text) in PRESET_DOCS.items()}
+    if as_json:
+        typer.echo(json_module.dumps({"axes": axes, "presets": presets}, indent=1))
+        return
+    for title, values in {**axes, "presets": presets}.items():
+        typer.echo(title)
+        for name, text in values.items():
+            typer.echo(f"  {name:<24} {text}".rstrip())
+
+
+def _source(path: str, sources: dict[str, str]) -> str:
+    """The source of a leaf: its own, or that of the shorthand it was expanded from."""
+    while path:
+        if path in sources:
+            return sources[path]
+        path = path.rpartition(".")[0]
+    return "default"
+
+
+def _text(value: Any) -> str:
+    return "(absent)" if value is ... else json_module.dumps(value, ensure_ascii=False)

@@ -1,0 +1,76 @@
+"""`gatelm info`: a model's size and cost, from its config alone."""
+
+from __future__ import annotations
+
+import json as json_module
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from gatelm.nn.model import ModelConfig
+
+
+def info(
+    recipe: Annotated[
+        str,
+        typer.Argument(
+            metavar="RECIPE", help="A run or model recipe, e.g. models/paper-1.7b-28l, or a file."
+        ),
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="PATH=VALUE", help="Change a value; may be repeated."),
+    ] = None,
+    seq_len: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of context [default: the recipe's, or 4096].")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a program.")] = False,
+) -> None:
+    """Count parameters, FLOPs per token and cache bytes; no weight is allocated."""
+    from gatelm.cli.recipe import load_recipe, model_of
+
+    config, _ = load_recipe(recipe, overrides or ())
+    model, recipe_seq_len = model_of(config, recipe)
+    facts = _facts(model, seq_len or recipe_seq_len)
+    if as_json:
+        typer.echo(json_module.dumps(facts, indent=1))
+    else:
+        _print(facts)
+
+
+def _facts(model: ModelConfig, seq_len: int) -> dict[str, Any]:
+    from gatelm.nn.count import count, flops_per_token, kv_bytes_per_token
+
+    counted = count(model)
+    sites = [[m.site for m in layer.gates] for layer in model.layers()]
+    return {
+        "parameters": counted.as_dict(),
+        "gate_share": counted.gate_share,
+        "flops_per_token": {
+            "seq_len": seq_len,
+            "forward": flops_per_token(model, seq_len, training=False),
+            "training": flops_per_token(model, seq_len),
+        },
+        "kv_bytes_per_token": {
+            "float32": kv_bytes_per_token(model, 4),
+            "bfloat16": kv_bytes_per_token(model, 2),
+        },
+        "layers": model.num_layers,
+        "gated_layers": sum(1 for layer in sites if layer),
+        "sites": sorted({site for layer in sites for site in layer}),
+    }
+
+
+def _print(facts: dict[str, Any]) -> None:
+    for name, value in facts["parameters"].items():
+        typer.echo(f"{'parameters, ' + name:<32} {value:>18,}")
+    typer.echo(f"{'gates, share of all':<32} {facts['gate_share']:>18.4%}")
+    flops = facts["flops_per_token"]
+    for name in ("forward", "training"):
+        label = f"FLOPs per token, {name}, T={flops['seq_len']}"
+        typer.echo(f"{label:<32} {flops[name]:>18,}")
+    for dtype, value in facts["kv_bytes_per_token"].items():
+        typer.echo(f"{'cache bytes per token, ' + dtype:<32} {value:>18,}")
+    where = ", ".join(facts["sites"]) or "no site"
+    typer.echo(f"{facts['gated_layers']} of {facts['layers']} layers gated, at {where}")

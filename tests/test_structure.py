@@ -1,0 +1,90 @@
+"""The house rules that can be read off the source: who imports whom, and how large things are."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import gatelm
+
+SOURCE = Path(gatelm.__file__).parent
+REPOSITORY = SOURCE.parents[1]
+
+MAY_IMPORT = {
+    "config": set(),
+    "nn": {"config"},
+    "presets": {"config", "nn"},
+    "testing": {"config", "nn"},
+    "analysis": {"config", "nn"},
+    "data": {"config"},
+    "optim": {"config"},
+    "train": {"config", "nn", "presets", "data", "optim", "analysis"},
+    "study": {"config", "nn", "presets", "data", "optim", "analysis", "train"},
+    "report": {"config", "nn", "presets", "analysis", "study"},
+}
+HEAVY = {"torch", "transformers", "altair", "scipy", "numpy", "pandas", "tokenizers", "safetensors"}
+MAX_LINES, MAX_FUNCTION_LINES, MAX_PARAMETERS = 500, 70, 10
+
+
+def modules() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def package_of(path: Path) -> str:
+    return path.relative_to(SOURCE).parts[0].removesuffix(".py")
+
+
+def imported(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: p.relative_to(SOURCE).as_posix())
+def test_imports_follow_the_direction(path: Path) -> None:
+    package = package_of(path)
+    names = list(imported(ast.parse(path.read_text())))
+    if package != "hf":
+        assert not [n for n in names if n.split(".")[0] == "transformers"], "only hf/ may"
+    if package in ("__init__", "cli"):
+        return
+    parts = [n.split(".") for n in names if n.startswith("gatelm.")]
+    others = {p[1] for p in parts} - {package}
+    assert others <= MAY_IMPORT[package], f"{package} may not import {others - MAY_IMPORT[package]}"
+
+
+def test_cli_imports_nothing_heavy_at_the_top() -> None:
+    light = {"gatelm.config", "gatelm.cli"}
+    for path in (SOURCE / "cli").glob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            for name in imported(node) if isinstance(node, (ast.Import, ast.ImportFrom)) else ():
+                assert name.split(".")[0] not in HEAVY, f"{path.name}: {name}"
+                is_light = any(name == ok or name.startswith(ok + ".") for ok in light)
+                assert not name.startswith("gatelm.") or is_light, f"{path.name}: {name}"
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda p: p.relative_to(SOURCE).as_posix())
+def test_sizes(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) <= MAX_LINES
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            assert node.end_lineno is not None
+            length = node.end_lineno - node.lineno + 1
+            assert length <= MAX_FUNCTION_LINES, f"{node.name} has {length} lines"
+            count = len(node.args.args) + len(node.args.kwonlyargs)
+            assert count <= MAX_PARAMETERS, f"{node.name} has {count} parameters"
+
+
+def test_every_module_says_what_it_is() -> None:
+    silent = [
+        path.relative_to(SOURCE).as_posix()
+        for path in modules()
+        if path.read_text().strip() and not ast.get_docstring(ast.parse(path.read_text()))
+    ]
+    assert not silent
