@@ -73,8 +73,8 @@ def ticks(domain: tuple[float, float] | None, kind: Literal["linear", "log"]) ->
         kept = [value for value in values if low <= value <= high]
         if len(kept) >= 4:
             return alt.Axis(values=kept, format="~g")
-    unit = 10.0 ** math.floor(math.log10((high - low) / 3))
-    step = next(s * unit for s in (10, 5, 2, 1) if (high - low) / (s * unit) >= 2)
+    unit = 10.0 ** math.floor(math.log10(high - low))
+    step = next(s * unit for s in (1, 0.5, 0.2, 0.1) if (high - low) / (s * unit) >= 3)
     first, last = math.ceil(low / step), math.floor(high / step)
     return alt.Axis(values=[round(i * step, 6) for i in range(first, last + 1)], format="~g")
 

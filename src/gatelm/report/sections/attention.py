@@ -38,26 +38,42 @@ def uniform_share(runs: Iterable[Run]) -> float | None:
     return next((float(v) for v in values if is_number(v)), None)  # type: ignore[arg-type]
 
 
-def average(matrices: Sequence[Any]) -> list[list[float]]:
-    """The mean of equally shaped (layers, heads) matrices; others than the first's shape drop."""
-    good = [m for m in matrices if isinstance(m, list) and m and all(map(_numbers, m))]
+def share_top(shares: Sequence[float], uniform: float | None) -> float:
+    """The end of an axis of shares: 1, or where all are small a little above the largest."""
+    most = max([*shares, uniform or 0.0])
+    return 1.0 if most > 0.3 else rounded(1.15 * most, 2) or 1.0
+
+
+def average(matrices: Sequence[Any]) -> list[list[float | None]]:
+    """The mean of (layers, heads) matrices cell by cell, over the numbers there are.
+
+    Matrices of another shape than the first's are left out; a cell without numbers is None.
+    """
+    good = [m for m in matrices if isinstance(m, list) and m and all(map(_is_row, m))]
     same = [m for m in good if [len(row) for row in m] == [len(row) for row in good[0]]]
-    return [
-        [sum(cells) / len(cells) for cells in zip(*rows, strict=True)]
-        for rows in zip(*same, strict=True)
-    ]
+    return [[_mean(cells) for cells in zip(*rows, strict=True)] for rows in zip(*same, strict=True)]
 
 
-def _numbers(row: Any) -> bool:
-    return isinstance(row, list) and bool(row) and all(map(is_number, row))
+def _is_row(row: Any) -> bool:
+    return isinstance(row, list) and bool(row)
 
 
-def _shares(groups: Mapping[str, Sequence[Run]]) -> dict[str, list[list[float]]]:
+def _mean(values: Iterable[Any]) -> float | None:
+    numbers = [float(value) for value in values if is_number(value)]
+    return sum(numbers) / len(numbers) if numbers else None
+
+
+def mean_share(share: Sequence[Sequence[float | None]]) -> float | None:
+    """The mean over all layers and heads that have a number."""
+    return _mean(value for row in share for value in row)
+
+
+def _shares(groups: Mapping[str, Sequence[Run]]) -> dict[str, list[list[float | None]]]:
     found = {
         name: average([run.analysis.get("first_token_share") for run in runs])
         for name, runs in groups.items()
     }
-    return {name: share for name, share in found.items() if share}
+    return {name: share for name, share in found.items() if mean_share(share) is not None}
 
 
 def _add_shares(
@@ -76,7 +92,7 @@ def _add_shares(
         text += f" at {length} tokens." if is_number(length) else "."
     page.text(text)
     if max(sum(len(row) for row in share) for share in shares.values()) <= FEW_CELLS:
-        rows = [row for name, share in shares.items() for row in _cells(name, share)]
+        rows = [row for n, share in shares.items() for row in _cells(n, share, groups[n][0])]
         if uniform is not None:
             columns = unique(rows, "column")
             rows += [
@@ -87,13 +103,12 @@ def _add_shares(
         return [Figure(f"{part.name}-first-token-share", chart, "Mean over seeds.")]
     figures = []
     for name, share in list(shares.items())[:MOST_PANELS]:
-        mean = sum(map(sum, share)) / sum(map(len, share))
         beside = f"; uniform {short(uniform)}" if uniform is not None else ""
         figures.append(
             Figure(
                 f"{part.name}-first-token-share-{name}",
-                heatmaps.share_by_head(_cells(name, share), title=name),
-                f"Mean {short(mean)}{beside}.",
+                heatmaps.share_by_head(_cells(name, share, groups[name][0]), title=name),
+                f"Mean {short(mean_share(share))}{beside}.",
             )
         )
     page.charts(figures, min_width=300)
@@ -101,7 +116,11 @@ def _add_shares(
     return []
 
 
-def _cells(name: str, share: Sequence[Sequence[float]]) -> list[dict[str, Any]]:
+def _cells(name: str, share: Sequence[Sequence[float | None]], run: Run) -> list[dict[str, Any]]:
+    """Cells of a heatmap; a model may have attention in some of its layers only."""
+    layers = run.analysis.get("attention_layers")
+    if not isinstance(layers, list) or len(layers) != len(share):
+        layers = list(range(len(share)))
     return [
         {
             "label": name,
@@ -110,8 +129,9 @@ def _cells(name: str, share: Sequence[Sequence[float]]) -> list[dict[str, Any]]:
             "column": f"layer {layer}, head {head}",
             "value": rounded(value),
         }
-        for layer, row in enumerate(share)
+        for layer, row in zip(layers, share, strict=True)
         for head, value in enumerate(row)
+        if value is not None
     ]
 
 
@@ -128,9 +148,8 @@ def _mark_figures(
     rows = []
     for run in runs:
         for mark, matrix in mapping(run.analysis.get("first_token_share_by_mark")).items():
-            share = average([matrix])
-            if share:
-                value = sum(map(sum, share)) / sum(map(len, share))
+            value = mean_share(average([matrix]))
+            if value is not None:
                 rows.append(
                     {
                         "arm": run.arm,
@@ -148,11 +167,15 @@ def _mark_figures(
         palette,
         title="First-token share by kind of query",
         x_title="share of attention",
+        x_domain=(0.0, share_top([row["value"] for row in rows], uniform)),
         reference=uniform,
     )
     caption = "One point a seed, mean over layers and heads."
     if uniform is not None:
-        caption += f" Dashed: uniform attention over all queries, {short(uniform)}."
+        caption += f" Dashed: uniform attention over all queries, {short(uniform)}"
+        by_mark = mapping(runs[0].analysis.get("uniform_share_by_mark"))
+        each = [f"{mark.replace('_', '-')} {short(value)}" for mark, value in by_mark.items()]
+        caption += f" ({', '.join(each)})." if each else "."
     return [Figure(f"{part.name}-first-token-share-by-mark", chart, caption)]
 
 

@@ -10,6 +10,7 @@ from gatelm.report.load import DIVERGED, FINISHED, Part, Run, setting
 from gatelm.report.metrics import describe
 from gatelm.report.numbers import is_number, rounded
 from gatelm.report.page import Figure
+from gatelm.report.sections.attention import share_top
 from gatelm.report.sections.outcome import MOST_SETTINGS
 from gatelm.report.theme import Palette
 
@@ -103,7 +104,7 @@ def _health(part: Part, palette: Palette) -> list[Figure]:
         title=f"{metric.label} over training",
         x_title="step",
         y_title=metric.axis,
-        y_domain=(0.0, _top(rows, uniform)),
+        y_domain=(0.0, share_top([row["y"] for row in rows], uniform)),
         reference=uniform,
         points="all",
     )
@@ -111,12 +112,6 @@ def _health(part: Part, palette: Palette) -> list[Figure]:
     if uniform is not None:
         caption += f" Dashed: uniform attention, {uniform:.3f}."
     return [Figure(f"{part.name}-first-token-share-by-step", chart, caption)]
-
-
-def _top(rows: Sequence[Mapping[str, Any]], uniform: float | None) -> float:
-    """1, or for shares that are all small a little above the largest."""
-    most = max([row["y"] for row in rows] + ([] if uniform is None else [uniform]))
-    return 1.0 if most > 0.3 else rounded(1.15 * most, 2) or 1.0
 
 
 def _curve(
