@@ -69,7 +69,7 @@ def test_a_part_finished_study_says_so(study_writer: Writer) -> None:
     text = text_of(html_of(study_writer("text", ["none", "sdpa-head"], [0, 1], edit=interrupt)))
     assert "This part is not complete: 4 runs: 2 finished, 1 diverged, 1 missing." in text
     assert "none, seed 1: diverged after step 600." in text
-    assert "sdpa-head, seed 0: missing." in text
+    assert "Missing: sdpa-head (seed 0)." in text
     assert "A cross ends a run that is diverged." in text
     assert "1 of 2" in text
 

@@ -41,7 +41,7 @@ def test_runs_that_never_started_are_listed(study_writer: Writer) -> None:
 
     part = read_study(study_writer("text", ["none", "sdpa-head"], [0, 1], edit=drop)).parts[0]
     assert progress(part.runs) == "4 runs: 3 finished, 1 missing"
-    assert unfinished(part) == ["none, seed 1: missing."]
+    assert unfinished(part) == ["Missing: none (seed 1)."]
 
 
 def test_axes_make_groups_of_their_own(study_writer: Writer) -> None:

@@ -44,7 +44,7 @@ def _grid(rows: Sequence[Row], columns: tuple[str, str], lines: tuple[str, str])
         .title(lines[1] or None)
         .axis(ticks=False, domain=False)
     )
-    base = alt.Chart(data(rows)).encode(x, y)
+    base = alt.Chart(data(_map_rows(maps[:MAX_MAPS], len(names)))).encode(x, y)
     tooltip = [
         alt.Tooltip("label:N", title="arm"),
         *(alt.Tooltip(f"{key}:N") for key in ("layer", "head") if key in rows[0]),
@@ -91,25 +91,13 @@ def attention_map(
         maps: dicts of layer, head and weights (T, T), each row a distribution over keys.
     """
     names = [str(token) for token in tokens[:MAX_TOKENS]]
-    rows = []
-    for entry in maps[:MAX_MAPS]:
-        for query, weights in enumerate(entry["weights"][: len(names)]):
-            kept = [round(1000 * float(w or 0)) for w in weights[: query + 1]]
-            rows.append({"layer": entry["layer"], "head": entry["head"], "query": query, "w": kept})
     params = [
         alt.param(name="layer", value=maps[0]["layer"]),
         alt.param(name="head", value=maps[0]["head"]),
         alt.param(name="first", value="show"),
         alt.param(name="tokens", value=names),
     ]
-    scale = alt.Scale(
-        scheme=SEQUENTIAL,
-        domainMin=0,
-        domainMax=alt.ExprRef("first == 'show' ? 1 : null"),
-        zero=True,
-        nice=False,
-        clamp=True,
-    )
+    places = list(range(len(names)))
     axis = alt.Axis(
         labelExpr="tokens[datum.value]",
         ticks=False,
@@ -119,8 +107,8 @@ def attention_map(
         labelOverlap=True,
         labelPadding=3,
     )
-    chart = (
-        alt.Chart(data(rows))
+    return (
+        alt.Chart(data(_map_rows(maps[:MAX_MAPS], len(names))))
         .transform_filter("datum.layer == layer && datum.head == head")
         .transform_calculate(key="sequence(length(datum.w))")
         .transform_flatten(["key", "w"])
@@ -130,22 +118,11 @@ def attention_map(
             query_token="tokens[datum.query]",
             key_token="tokens[datum.key]",
         )
-    )
-    places = list(range(len(names)))
-    return (
-        chart.mark_rect()
+        .mark_rect()
         .encode(
             alt.X("key:O").title("key").scale(domain=places).axis(axis),
             alt.Y("query:O").title("query").scale(domain=places).axis(axis),
-            color=alt.Color("value:Q")
-            .scale(scale)
-            .legend(
-                title=None,
-                orient="bottom",
-                gradientLength=alt.ExprRef("min(width, 220)"),
-                gradientThickness=9,
-                tickCount=4,
-            ),
+            color=_rescalable(),
             tooltip=[
                 alt.Tooltip("query_token:N", title="query"),
                 alt.Tooltip("key_token:N", title="key"),
@@ -157,3 +134,37 @@ def attention_map(
         .add_params(*params)
         .properties(width="container", height=250, title=title)
     )
+
+
+def _map_rows(maps: Sequence[Mapping[str, Any]], length: int) -> list[dict[str, Any]]:
+    """A row a query, with its weights in thousandths up to the last key it sees."""
+    return [
+        {
+            "layer": entry["layer"],
+            "head": entry["head"],
+            "query": query,
+            "w": [round(1000 * float(weight or 0)) for weight in weights[: query + 1]],
+        }
+        for entry in maps
+        for query, weights in enumerate(entry["weights"][:length])
+    ]
+
+
+def _rescalable() -> alt.Color:
+    """From 0 to 1, or with the first column hidden to the largest value left."""
+    scale = alt.Scale(
+        scheme=SEQUENTIAL,
+        domainMin=0,
+        domainMax=alt.ExprRef("first == 'show' ? 1 : null"),
+        zero=True,
+        nice=False,
+        clamp=True,
+    )
+    legend = alt.Legend(
+        title=None,
+        orient="bottom",
+        gradientLength=alt.ExprRef("min(width, 220)"),
+        gradientThickness=9,
+        tickCount=4,
+    )
+    return alt.Color("value:Q").scale(scale).legend(legend)

@@ -158,13 +158,20 @@ def progress(runs: Sequence[Run]) -> str:
 
 
 def unfinished(part: Part) -> list[str]:
-    """A sentence for each run that did not finish."""
-    out = []
+    """Which runs did not finish: a sentence for each that got somewhere, one a state for the rest."""
+    out: list[str] = []
+    rest: dict[str, dict[str, list[str]]] = {}
     for run in part.runs:
-        if run.status != FINISHED:
-            steps = [line["step"] for line in run.train if is_number(line.get("step"))]
-            reached = f" after step {max(steps):,}" if steps else ""
-            out.append(f"{run.label}, seed {run.seed}: {run.status}{reached}.")
+        steps = [line["step"] for line in run.train if is_number(line.get("step"))]
+        if run.status == FINISHED:
+            continue
+        if steps:
+            out.append(f"{run.label}, seed {run.seed}: {run.status} after step {max(steps):,}.")
+        else:
+            rest.setdefault(run.status, {}).setdefault(run.label, []).append(str(run.seed))
+    for state, arms in rest.items():
+        named = [f"{arm} (seed{'s' * (len(s) > 1)} {', '.join(s)})" for arm, s in arms.items()]
+        out.append(f"{state.capitalize()}: {', '.join(named)}.")
     return out
 
 
