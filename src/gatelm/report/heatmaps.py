@@ -44,7 +44,7 @@ def _grid(rows: Sequence[Row], columns: tuple[str, str], lines: tuple[str, str])
         .title(lines[1] or None)
         .axis(ticks=False, domain=False)
     )
-    base = alt.Chart(data(_map_rows(maps[:MAX_MAPS], len(names)))).encode(x, y)
+    base = alt.Chart(data(rows)).encode(x, y)
     tooltip = [
         alt.Tooltip("label:N", title="arm"),
         *(alt.Tooltip(f"{key}:N") for key in ("layer", "head") if key in rows[0]),

@@ -158,7 +158,7 @@ def progress(runs: Sequence[Run]) -> str:
 
 
 def unfinished(part: Part) -> list[str]:
-    """Which runs did not finish: a sentence for each that got somewhere, one a state for the rest."""
+    """Which runs did not finish: a sentence for each that got somewhere, one a state for others."""
     out: list[str] = []
     rest: dict[str, dict[str, list[str]]] = {}
     for run in part.runs:
