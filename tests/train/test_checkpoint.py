@@ -145,6 +145,20 @@ def test_too_little_space_is_noticed_before_writing(tmp_path, monkeypatch):
     assert names(tmp_path) == []
 
 
+def test_a_checkpoint_appears_all_at_once(tmp_path, monkeypatch):
+    rename = checkpoint.Path.rename
+
+    def refuse(self, target):
+        if self.name == ".metadata.tmp":  # torch's own
+            return rename(self, target)
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(checkpoint.Path, "rename", refuse)
+    with pytest.raises(CheckpointError, match="Input/output error"):
+        checkpoint.save(tmp_path, 1, tensors(), {}, keep=1)
+    assert checkpoint.list_checkpoints(tmp_path) == []
+
+
 def test_a_failed_deletion_only_warns(tmp_path, monkeypatch, caplog):
     for step in (1, 2):
         checkpoint.save(tmp_path, step, tensors(), {}, keep=2)

@@ -14,7 +14,7 @@ from gatelm.config import ConfigError
 from gatelm.data.tokenizer import Tokenizer, load_tokenizer
 from gatelm.nn.count import count
 from gatelm.nn.model import Decoder, ModelConfig
-from gatelm.train.files import sync, write_json
+from gatelm.train.files import sync, write_json, writing
 
 CONFIG, WEIGHTS, TOKENIZER, CARD = "config.json", "model.safetensors", "tokenizer.json", "README.md"
 
@@ -26,23 +26,21 @@ def export_model(
 
     Args:
         facts: what the card says about the training, label to value.
+
+    Raises:
+        WriteError: when it cannot be written; an older model is untouched then.
     """
     unfinished = folder.with_name(folder.name + ".tmp")
     shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
-    write_json(unfinished / CONFIG, model.cfg.tree())
-    weights = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
-    save_file(weights, unfinished / WEIGHTS, metadata={"format": "pt"})
-    # safetensors writes through a private temporary file; the model is for everyone to read.
-    (unfinished / WEIGHTS).chmod(0o666 & ~_umask())
-    if tokenizer is not None:
-        tokenizer.save(unfinished / TOKENIZER)
-    (unfinished / CARD).write_text(model_card(model.cfg, facts), encoding="utf-8")
-    for path in unfinished.iterdir():
-        sync(path)
-    shutil.rmtree(folder, ignore_errors=True)
-    unfinished.rename(folder)
-    sync(folder.parent)
+    try:
+        with writing(folder):
+            unfinished.mkdir(parents=True)
+            _write(unfinished, model, tokenizer, facts)
+            shutil.rmtree(folder, ignore_errors=True)
+            unfinished.rename(folder)
+            sync(folder.parent)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def load_model(folder: Path | str) -> tuple[Decoder, Tokenizer | None]:
@@ -104,6 +102,21 @@ tags: [gated-attention]
     from gatelm.train.export import load_model
     model, tokenizer = load_model("path/to/this/folder")
 """
+
+
+def _write(
+    folder: Path, model: Decoder, tokenizer: Tokenizer | None, facts: dict[str, str]
+) -> None:
+    write_json(folder / CONFIG, model.cfg.tree())
+    weights = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
+    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+    # safetensors writes through a private temporary file; the model is for everyone to read.
+    (folder / WEIGHTS).chmod(0o666 & ~_umask())
+    if tokenizer is not None:
+        tokenizer.save(folder / TOKENIZER)
+    (folder / CARD).write_text(model_card(model.cfg, facts), encoding="utf-8")
+    for path in folder.iterdir():
+        sync(path)
 
 
 def _umask() -> int:

@@ -57,6 +57,7 @@ def train(
     with ExitStack() as stack:
         processes = stack.enter_context(world(cfg.train.device))
         _configure_torch(cfg.train)
+        _check_share(cfg.train, processes)
         situation = run_folder.situation(cfg, resume) if processes.is_main else None
         if processes.from_main(situation) == "finished":
             return run_folder.read_result()
@@ -130,9 +131,17 @@ def _restore(
     return damage
 
 
+def _check_share(cfg: TrainConfig, processes: World) -> None:
+    if cfg.batch_size < processes.size:
+        raise ConfigError(
+            f"train.batch_size: {cfg.batch_size} sequences cannot be shared by {processes.size} "
+            "processes; raise it, or start fewer processes"
+        )
+
+
 def _configure_torch(cfg: TrainConfig) -> None:
     if cfg.threads is not None:
         torch.set_num_threads(cfg.threads)
     if cfg.determinism == "strict":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.use_deterministic_algorithms(True)
+    torch.use_deterministic_algorithms(cfg.determinism == "strict")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gatelm.train.files import finite, write_text
+from gatelm.train.files import finite, write_text, writing
 
 
 class MetricsLog:
@@ -32,16 +32,21 @@ class MetricsLog:
         self._file = path.open("a", encoding="utf-8")
 
     def write(self, kind: str, step: int, **values: Any) -> None:
-        """Append one record."""
-        self._file.write(_line({"kind": kind, "step": step, **values}))
-        self._file.flush()
+        """Append one record.
+
+        Raises:
+            WriteError: when the disk is full, above all.
+        """
+        with writing(self.path):
+            self._file.write(_line({"kind": kind, "step": step, **values}))
+            self._file.flush()
 
     def close(self) -> None:
         """Flush to the disk and close."""
         if not self._file.closed:
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._file.close()
+            with writing(self.path), self._file:
+                self._file.flush()
+                os.fsync(self._file.fileno())
 
     def __enter__(self) -> MetricsLog:
         return self
