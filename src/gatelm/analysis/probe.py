@@ -6,7 +6,7 @@ aggregator reads two kinds of probe: models of this package, and models of other
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -124,4 +124,33 @@ class Probe(Protocol):
         (layer, h), `EMBEDDING` included. Raises ValueError for a name not in `CHANGES`, and for
         "gate" when the model has no gate that can be read.
         """
+        ...
+
+
+class GateWeights(Protocol):
+    """A probe that knows the weights of its gates has this method too."""
+
+    def gate_weight_norms(self) -> Mapping[tuple[int, str], Float[Tensor, " L"]]:
+        """Frobenius norm of the projection rows (no bias) of each scored head, by (layer, site)."""
+        ...
+
+
+class TextTokenizer(Protocol):
+    """Text to the ids of a probe's model.
+
+    bos_id: None when the vocabulary has no BOS. adds_bos: whether texts start with it by the
+    tokenizer's own default (for a model of this package: by its training data).
+    """
+
+    @property
+    def bos_id(self) -> int | None: ...
+    @property
+    def adds_bos(self) -> bool: ...
+
+    def encode(self, text: str) -> Sequence[int]:
+        """Ids without any special token added."""
+        ...
+
+    def display(self, ids: Sequence[int]) -> list[str]:
+        """One readable string an id."""
         ...
