@@ -30,15 +30,16 @@ Change = Callable[[int, Tensor], Tensor]
 class AttentionCall:
     """What one layer's softmax sees: q and k after RoPE, norms and score gates; v as it is summed.
 
-    scale: factor on q k^T. window_tokens: keys a query sees, itself included; None: all before it.
-    softcap: c of c tanh(x / c) on the scaled scores (Gemma 2). sink_logits: one more logit per
-    head in the softmax's denominator that carries no value (gpt-oss).
+    v's heads may be of another width than q's (latent attention). scale: factor on q k^T.
+    window_tokens: keys a query sees, itself included; None: all before it. softcap: c of
+    c tanh(x / c) on the scaled scores (Gemma 2). sink_logits: one more logit per head in the
+    softmax's denominator that carries no value (gpt-oss).
     """
 
     layer: int
     q: Float[Tensor, "B T N H"]
     k: Float[Tensor, "B S K H"]
-    v: Float[Tensor, "B S K H"]
+    v: Float[Tensor, "B S K V"]
     mask: AttentionMask
     scale: float
     window_tokens: int | None = None
@@ -51,6 +52,12 @@ class Observer:
 
     def attention(self, call: AttentionCall) -> None:
         """One layer's softmax attention; never for a layer that the probe lists as unread."""
+
+    def weights(self, layer: int, weights: Float[Tensor, "B N T T"], mask: AttentionMask) -> None:
+        """A layer's softmax weights, where q and k cannot be read; `attention` is not called then.
+
+        Entries that `mask` hides are 0. The layer is among the probe's `attention_layers`.
+        """
 
     def residual(self, layer: int, h: Float[Tensor, "B T D"]) -> None:
         """`EMBEDDING`: what enters block 0. l: the stream after block l, before any final norm."""
