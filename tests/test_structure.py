@@ -19,6 +19,7 @@ MAY_IMPORT = {
     "presets": {"config", "nn"},
     "testing": {"config", "nn"},
     "analysis": {"config", "nn"},
+    "context": {"config", "nn", "analysis"},
     "data": {"config"},
     "optim": {"config"},
     "train": {"config", "nn", "presets", "data", "optim", "analysis"},

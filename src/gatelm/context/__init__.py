@@ -1,0 +1,1 @@
+"""Models beyond the length they were trained on."""
