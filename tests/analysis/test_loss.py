@@ -9,7 +9,7 @@ from gatelm.analysis.layout import Placed
 
 
 def test_targets_that_are_ignored_take_no_part(build, batch, monkeypatch):
-    monkeypatch.setattr(loss, "TOKENS_PER_BLOCK", 7)
+    monkeypatch.setattr(loss, "LOGITS_PER_BLOCK", 7 * 32)
     model, rows = build(), batch()
     rows.targets[0, 5:] = -100
     mark = torch.zeros(3, 24, dtype=torch.bool)

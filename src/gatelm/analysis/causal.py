@@ -12,7 +12,6 @@ from gatelm.analysis.evaluation import evaluation
 from gatelm.analysis.intervene import Change, by_layer, constant, intervene
 from gatelm.analysis.layout import Batch
 from gatelm.analysis.loss import LossTotals
-from gatelm.analysis.record import record
 from gatelm.analysis.taps import decoder, gate_sites
 from gatelm.analysis.totals import Totals
 
@@ -74,14 +73,17 @@ def _effect(name: str, changed: LossTotals, plain: LossTotals) -> Effect:
 
 def _measure(model: nn.Module, batches: Sequence[Batch]) -> tuple[LossTotals, Totals]:
     totals = Totals(model, ())
-    readers = {tap: read for tap, read in totals.readers().items() if tap.endswith("_gate")}
-    with record(model, readers):
-        return _loss(model, batches, totals), totals
+    for batch in batches:
+        hidden, placed = totals.measure(batch)
+        totals.loss.add(totals.probe, hidden, placed)
+    if not totals.num_sequences:
+        raise ValueError("no batches to measure the loss on")
+    return totals.loss, totals
 
 
-def _loss(model: nn.Module, batches: Sequence[Batch], totals: Totals | None = None) -> LossTotals:
+def _loss(model: nn.Module, batches: Sequence[Batch]) -> LossTotals:
     inner = decoder(model)
-    totals = Totals(model, ()) if totals is None else totals
+    totals = Totals(model, ())
     with evaluation(model):
         for batch in batches:
             placed = totals.begin(batch)

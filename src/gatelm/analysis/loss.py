@@ -11,8 +11,9 @@ from gatelm.analysis.layout import Placed
 from gatelm.analysis.precise import double
 from gatelm.nn.shapes import Bool, Float, Tensor
 
-TOKENS_PER_BLOCK = 4096
-"""Logits exist for this many tokens at a time."""
+LOGITS_PER_BLOCK = 1 << 24
+MAX_TOKENS_PER_BLOCK = 4096
+"""Logits exist for this many tokens at a time, fewer with a large vocabulary."""
 
 
 class LossTotals:
@@ -30,7 +31,7 @@ class LossTotals:
         losses = torch.zeros_like(batch.targets, dtype=torch.float32)
         hits = torch.zeros_like(has_target)
         positions = has_target.flatten().nonzero().squeeze(-1)
-        for block in positions.split(TOKENS_PER_BLOCK):
+        for block in positions.split(_tokens_per_block(model, hidden)):
             logits = model.logits(hidden.flatten(0, 1)[block]).float()
             targets = batch.targets.flatten()[block]
             losses.view(-1)[block] = F.cross_entropy(logits, targets, reduction="none")
@@ -55,3 +56,8 @@ class LossTotals:
         """Share of targets that have the largest logit."""
         count = self._counts.get(mark, 0)
         return self._hits[mark] / count if count else float("nan")
+
+
+def _tokens_per_block(model: Any, hidden: Float[Tensor, "B T D"]) -> int:
+    vocab_size = model.logits(hidden[0, :1]).shape[-1]
+    return max(1, min(MAX_TOKENS_PER_BLOCK, LOGITS_PER_BLOCK // vocab_size))

@@ -20,14 +20,20 @@ def attention_map(
     *,
     scale: float,
     window_tokens: int | None,
+    softcap: float | None = None,
+    sink_logits: Float[Tensor, " N"] | None = None,
 ) -> Float[Tensor, "N T T"]:
-    """All weights of one short document, queries in rows."""
+    """All weights of one short document, queries in rows; with a learned sink rows sum to < 1."""
     num_tokens = q.shape[0]
     k = k.float().repeat_interleave(q.shape[1] // k.shape[1], dim=1)
     with torch.autocast(q.device.type, enabled=False):
         scores = torch.einsum("tnh,snh->nts", q.float(), k) * scale
     seen = AttentionMask(num_tokens, num_tokens, device=q.device).dense(window_tokens)[0, 0]
-    return scores.masked_fill(~seen, float("-inf")).softmax(dim=-1)
+    scores = scores.masked_fill(~seen, float("-inf"))
+    lse = scores.logsumexp(dim=-1)
+    if sink_logits is not None:
+        lse = torch.logaddexp(lse, sink_logits.float()[:, None])
+    return (scores - lse[..., None]).exp()
 
 
 def evenly(count: int, most: int) -> list[int]:

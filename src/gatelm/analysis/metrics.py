@@ -216,6 +216,104 @@ _ALL = (
         "channels, layers and sites. 0: the gate is a static scale.",
         None,
     ),
+    Metric(
+        "gate_dead_heads",
+        "Dead heads",
+        "Share of gated heads of which at least 99 % of the scores, over tokens and channels, are "
+        "below 0.1.",
+        None,
+    ),
+    Metric(
+        "gate_open_heads",
+        "Always-open heads",
+        "Share of gated heads of which at least 99 % of the scores, over tokens and channels, are "
+        "above 0.9: such a head could do without its gate.",
+        None,
+    ),
+    Metric(
+        "leading_4_share",
+        "Share of the first four keys",
+        "The attention weight of the first four tokens of the document together, averaged over "
+        "the queries after them, then over heads and layers (the four tokens that arXiv 2309.17453 "
+        "keeps).",
+        None,
+    ),
+    Metric(
+        "value_share",
+        "First token's share of what is carried",
+        "sum_i A_i1 |v_1| / sum_i sum_j A_ij |v_j| over queries i >= 2 and the heads of a layer, "
+        "mean over layers: near 0 where the sink's value is small, however large its weight "
+        "(norms as in arXiv 2004.10102).",
+        None,
+    ),
+    Metric(
+        "gated_share",
+        "First token's share of what is carried, gated",
+        "As before, with |g_i * v_j| in place of |v_j|, g_i the gate's scores at the query: what "
+        "passes the gate after attention.",
+        None,
+    ),
+    Metric(
+        "sinks_on_first_token",
+        "Sinks that are first tokens",
+        "Of all (key, head) with importance alpha_k > 0.3 among the keys that at least 16 queries "
+        "see, the share whose key is the first of its document.",
+        None,
+    ),
+    Metric(
+        "sinks_on_delimiters",
+        "Sinks on later delimiters",
+        "Of the same, the share on later tokens whose text has no letter and no digit "
+        "(punctuation, white space, line ends).",
+        None,
+    ),
+    Metric(
+        "attention_output_inf_norm",
+        "Attention output, infinity norm",
+        "max |y| over tokens and channels of a sequence, y the output of W_o; mean over sequences, "
+        "the layer where it is largest (arXiv 2306.12929).",
+        "lower",
+    ),
+    Metric(
+        "attention_output_kurtosis",
+        "Attention output, kurtosis",
+        "E[(y - mean)^4] / Var(y)^2 over tokens and channels of a sequence, y the output of W_o, "
+        "mean over sequences and layers (arXiv 2306.12929).",
+        "lower",
+    ),
+    Metric(
+        "massive_count",
+        "Massive activations in a sequence",
+        "Entries of the residual stream with |h| > 100 and |h| > 1000 times the sequence's median "
+        "(arXiv 2402.17762), mean over sequences, the layer that has most.",
+        "lower",
+    ),
+    Metric(
+        "heads_effective_rank",
+        "Effective rank of the heads' outputs",
+        "exp(-sum p ln p), p = s / sum s, s the singular values of all tokens' concatenated head "
+        "outputs before W_o, after the gate if there is one; mean over layers. Never above the "
+        "number of tokens or the width.",
+        None,
+    ),
+    Metric(
+        "heads_effective_rank_centred",
+        "Effective rank of the heads' outputs, centred",
+        "The same after the mean over tokens is taken off.",
+        None,
+    ),
+    Metric(
+        "branch_effective_rank",
+        "Effective rank of the attention output",
+        "As that of the heads' outputs, after W_o.",
+        None,
+    ),
+    Metric(
+        "branch_effective_rank_centred",
+        "Effective rank of the attention output, centred",
+        "The same after the mean over tokens is taken off.",
+        None,
+    ),
 )
 
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}

@@ -7,12 +7,14 @@ exists. Inputs are plain tensors: post-RoPE q and k of any model. The naive twin
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 
 from gatelm.analysis.layout import Layout
+from gatelm.analysis.probe import AttentionCall
 from gatelm.nn.masks import AttentionMask
 from gatelm.nn.shapes import Bool, Float, Int, Tensor
 
@@ -92,6 +94,76 @@ def attention_rows(
         valid=work.query(layout.valid),
         layout=layout,
     )
+
+
+def rows_of_weights(weights: Float[Tensor, "B N T S"], mask: AttentionMask) -> AttentionRows:
+    """The same statistics from weights that exist; lse and max_logit are not known, so NaN.
+
+    Entries that the mask hides are 0. A query that can see its document's first token does.
+    """
+    batch, _, num_queries, num_keys = weights.shape
+    layout = Layout.of(mask.documents, batch, num_keys, weights.device)
+    work = _Work(layout, num_keys - num_queries, num_keys, 1.0, None, None)
+    weights = weights.float()
+    position, valid = work.query(layout.position), work.query(layout.valid)
+    first = work.query(layout.first)[:, None, :, None].expand(*weights.shape[:3], 1)
+    first_weight = weights.gather(-1, first).squeeze(-1)
+    rest = weights.scatter(-1, first, 0.0)
+    remaining = rest.sum(dim=-1, keepdim=True)
+    rest_entropy = torch.special.entr(rest / remaining.clamp(min=1e-30)).sum(dim=-1)
+    seen_by = _queries_per_key(layout, work)
+    unknown = torch.full_like(first_weight, float("nan"))
+    return AttentionRows(
+        lse=unknown,
+        first_weight=first_weight,
+        entropy=torch.special.entr(weights).sum(dim=-1),
+        entropy_without_first=rest_entropy,
+        max_weight=weights.amax(dim=-1),
+        max_logit=unknown,
+        importance=torch.einsum("bnts,bt->bns", weights, valid.float())
+        / seen_by.clamp(min=1)[:, None],
+        importance_queries=seen_by,
+        visible=position + 1,
+        sees_first=torch.ones_like(valid),
+        position=position,
+        valid=valid,
+        layout=layout,
+    )
+
+
+class WeightBlock(NamedTuple):
+    """The weights (B,N,t,s) of the queries start..stop on the keys low..high."""
+
+    start: int
+    stop: int
+    low: int
+    high: int
+    weights: Float[Tensor, "B N t s"]
+
+
+@torch.no_grad()
+def weight_blocks(
+    call: AttentionCall,
+    lse: Float[Tensor, "B N T"],
+    layout: Layout,
+    *,
+    block_elements: int = 1 << 20,
+) -> Iterator[WeightBlock]:
+    """The weights themselves, a block of queries at a time: a second pass that knows `lse`."""
+    q, k = call.q, call.k
+    window = k.shape[1] if call.window_tokens is None else call.window_tokens
+    offset = k.shape[1] - q.shape[1]
+    work = _Work(layout, offset, window, call.scale, call.softcap, call.sink_logits)
+    keys = k.to(lse.dtype).permute(0, 2, 3, 1)
+    rows_per_block = max(1, block_elements // (q.shape[0] * q.shape[2] * k.shape[1]))
+    for start in range(0, q.shape[1], rows_per_block):
+        stop = min(start + rows_per_block, q.shape[1])
+        low, high = max(0, offset + start - window + 1), offset + stop
+        with torch.autocast(q.device.type, enabled=False):
+            weights = _scores(q[:, start:stop].to(lse.dtype), keys[..., low:high], work)
+        weights -= lse[..., start:stop, None]
+        weights.masked_fill_(~_visible(work, start, stop, low)[:, None], HIDDEN)
+        yield WeightBlock(start, stop, low, high, weights.exp_())
 
 
 class _Work(NamedTuple):

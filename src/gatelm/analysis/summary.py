@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -11,14 +11,20 @@ from torch import Tensor
 
 from gatelm.analysis.totals import HEADLINE_THRESHOLD, Totals
 
+Display = Callable[[int], str]
+"""The display string of a token id."""
 
-def flat_metrics(totals: Totals, bytes_per_token: float | None = None) -> dict[str, float]:
+
+def flat_metrics(
+    totals: Totals, bytes_per_token: float | None = None, display: Display | None = None
+) -> dict[str, float]:
     """By the names of `metrics.METRICS`, marked ones included; what does not apply is left out."""
     flat = {
         **_loss_metrics(totals, bytes_per_token),
         **_attention_metrics(totals),
         **_activation_metrics(totals),
         **_gate_metrics(totals),
+        **({} if totals.details is None else totals.details.metrics(display)),
     }
     return {name: value for name, value in flat.items() if not math.isnan(value)}
 
@@ -53,7 +59,7 @@ def _attention_metrics(totals: Totals) -> dict[str, float]:
             layer.mean("entropy_without_first") for layer in layers
         ),
         "max_attention": _mean(layer.mean("max_weight") for layer in layers),
-        "max_logit": max(float(layer.max_logit.max()) for layer in layers),
+        "max_logit": _known_max(float(layer.max_logit.max()) for layer in layers),
         "value_norm_ratio": _mean(ratio.ratio() for ratio in totals.values.values()),
         "key_norm_ratio": _mean(ratio.ratio() for ratio in totals.keys.values()),
     }
@@ -89,6 +95,9 @@ def _gate_metrics(totals: Totals) -> dict[str, float]:
         "gate_token_std": "token_std",
     }
     flat = {name: sum(gate[key] for gate in gates) / len(gates) for name, key in names.items()}
+    heads = sum(len(gate["mean_by_head"]) for gate in gates)
+    for name in ("dead_heads", "open_heads"):
+        flat[f"gate_{name}"] = sum(len(gate[name]) for gate in gates) / heads
     for mark in totals.marks:
         flat[f"gate_mean_{mark}"] = sum(gate["by_mark"][mark] for gate in gates) / len(gates)
     return flat
@@ -105,13 +114,20 @@ def _max(values: Iterable[float]) -> float:
     return float(torch.tensor(list(values), dtype=torch.float64).max())
 
 
+def _known_max(values: Iterable[float]) -> float:
+    """The largest of those that are numbers; NaN when none is."""
+    return max((value for value in values if not math.isnan(value)), default=math.nan)
+
+
 def uniform_share(totals: Totals, mark: str | None = None) -> float:
     """Mean over layers: windows make it differ between them."""
     shares = [layer.uniform_share(mark) for layer in totals.attention.values()]
     return sum(shares) / len(shares)
 
 
-def analysis_tree(totals: Totals, maps: dict[str, Any] | None) -> dict[str, Any]:
+def analysis_tree(
+    totals: Totals, maps: dict[str, Any] | None, display: Display | None = None
+) -> dict[str, Any]:
     """analysis.json: lists over layers of lists over heads; what is not finite is null."""
     layers = list(totals.attention.values())
     tree: dict[str, Any] = {
@@ -129,6 +145,8 @@ def analysis_tree(totals: Totals, maps: dict[str, Any] | None) -> dict[str, Any]
             if gate.tokens
         ],
     }
+    if totals.details is not None:
+        tree["detail"] = totals.details.tree(display)
     if maps is not None:
         tree["attention_maps"] = maps
     return finite(tree)

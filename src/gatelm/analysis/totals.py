@@ -1,43 +1,56 @@
-"""Everything one look accumulates, and the readers that fill it."""
+"""Everything one look accumulates: an observer of a probe."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from typing import Literal
 
 from torch import nn
 
 from gatelm.analysis.activations import NormRatio, ResidualTotals
 from gatelm.analysis.attention import AttentionTotals
+from gatelm.analysis.details import Details
+from gatelm.analysis.gatelm_probe import as_probe
 from gatelm.analysis.gates import GateTotals
 from gatelm.analysis.layout import Batch, Layout, Placed
 from gatelm.analysis.loss import LossTotals
-from gatelm.analysis.record import Reader
-from gatelm.analysis.streaming import attention_rows
-from gatelm.analysis.taps import attention_layers, blocks, gate_sites
+from gatelm.analysis.probe import AttentionCall, Observer, Probe
+from gatelm.analysis.streaming import attention_rows, rows_of_weights
 from gatelm.nn.masks import AttentionMask
-from gatelm.nn.shapes import Tensor
+from gatelm.nn.shapes import Float, Tensor
 
 HEADLINE_THRESHOLD = 0.3
 """The threshold of arXiv 2410.10781: that of the metric `sink_rate`."""
+
+Detail = Literal["standard", "full"]
+"""full: also `Details`, at about twice the cost."""
 
 
 class Totals:
     """Accumulated statistics by layer; those of attention for softmax layers only."""
 
-    def __init__(self, model: nn.Module, sink_thresholds: Sequence[float]):
-        self._device = next(model.parameters()).device
+    def __init__(
+        self,
+        model: nn.Module | Probe,
+        sink_thresholds: Sequence[float],
+        *,
+        detail: Detail = "standard",
+        layers: Collection[int] | None = None,
+    ):
+        """layers: whose attention, gates and outputs are measured; None: all."""
+        self.probe = as_probe(model)
         self.sink_thresholds = tuple(sink_thresholds)
-        thresholds = tuple(dict.fromkeys((*sink_thresholds, HEADLINE_THRESHOLD)))
-        self.layers = attention_layers(model)
-        self.attention = {
-            layer: AttentionTotals(attn.cfg.num_heads, thresholds)
-            for layer, attn in self.layers.items()
-        }
-        self.values = {layer: NormRatio() for layer in self.layers}
-        self.keys = {layer: NormRatio() for layer in self.layers}
-        self.residual = [ResidualTotals() for _ in range(len(blocks(model)) + 1)]
-        self.gates = {place: GateTotals() for place in gate_sites(model)}
+        self.thresholds = tuple(dict.fromkeys((*sink_thresholds, HEADLINE_THRESHOLD)))
+        self.layers = range(self.probe.num_layers) if layers is None else frozenset(layers)
+        self.attention: dict[int, AttentionTotals] = {}
+        self.values: dict[int, NormRatio] = {}
+        self.keys: dict[int, NormRatio] = {}
+        self.residual = [ResidualTotals() for _ in range(self.probe.num_layers + 1)]
+        self.gates: dict[tuple[int, str], GateTotals] = {}
+        self.details = (
+            Details(HEADLINE_THRESHOLD, self.probe.num_layers) if detail == "full" else None
+        )
         self.loss = LossTotals()
         self.marks: list[str] = []
         self.num_sequences = self.seq_len = 0
@@ -45,64 +58,107 @@ class Totals:
 
     def begin(self, batch: Batch) -> Placed:
         """Count one batch and get ready for its forward; returns it on the model's device."""
-        placed = self._batch = Placed.on(self._device, batch)
+        device = self.probe.device
+        placed = self.batch = Placed.on(device, batch)
         rows, num_tokens = placed.tokens.shape
-        self._mask = AttentionMask(num_tokens, num_tokens, placed.documents, self._device)
-        self.layout = Layout.of(placed.documents, rows, num_tokens, self._device)
-        self._queries: dict[int, Tensor] = {}
+        self.layout = Layout.of(placed.documents, rows, num_tokens, device)
+        self._mask = AttentionMask(num_tokens, num_tokens, placed.documents, device)
         self.marks += [name for name in placed.marks if name not in self.marks]
         self.num_sequences += rows
         self.seq_len = max(self.seq_len, num_tokens)
         self.first_tokens.update(placed.tokens[self.layout.begins].tolist())
+        if self.details is not None:
+            self.details.begin(placed.tokens, self.layout)
         return placed
 
-    def readers(self) -> dict[str, Reader]:
-        """By tap, for `record`."""
-        readers: dict[str, Reader] = {
-            "resid_in": self._read_embedding,
-            "resid_out": lambda layer, h: self.residual[layer + 1].add(h, self.layout),
-        }
-        if self.layers:
-            readers |= {
-                "v_gated": lambda layer, v: self.values[layer].add(v, self.layout),
-                "q_rot_gated": self._queries_at,
-                "k_rot_gated": self._read_keys,
-            }
-        for site in dict.fromkeys(site for _, site in self.gates):
-            readers[f"{site}_gate"] = self._gate_reader(site)
-        return readers
-
-    def _queries_at(self, layer: int, q: Tensor) -> None:
-        self._queries[layer] = q
-
-    def _read_embedding(self, layer: int, h: Tensor) -> None:
-        if layer == 0:
-            self.residual[0].add(h, self.layout)
-
-    def _read_keys(self, layer: int, k: Tensor) -> None:
-        self.keys[layer].add(k, self.layout)
-        attn = self.layers[layer]
-        rows = attention_rows(
-            self._queries.pop(layer),
-            k,
-            self._mask,
-            scale=attn.scale,
-            window_tokens=attn.cfg.window_tokens,
-        )
-        self.attention[layer].add(rows, self._batch.marks)
-
-    def _gate_reader(self, site: str) -> Reader:
-        def read(layer: int, scores: Tensor) -> None:
-            self.gates[layer, site].add(scores, self.layout, self._batch.marks)
-
-        return read
+    def measure(self, batch: Batch) -> tuple[Float[Tensor, "B T D"], Placed]:
+        """Run the model on one batch and add what passes, without the loss."""
+        placed = self.begin(batch)
+        return self.probe.observe(placed.tokens, placed.documents, _Filler(self)), placed
 
     def check(self) -> None:
-        """Raises ValueError when there were no batches, RuntimeError when no hook was called."""
+        """Raises ValueError when there were no batches, RuntimeError when nothing was seen."""
         if not self.num_sequences:
             raise ValueError("no batches to look at: the held-out data is empty")
-        if not self.residual[-1].num_sequences:
+        silent = {layer for layer in self.probe.attention_layers if layer in self.layers}
+        silent -= self.attention.keys()
+        if silent or not self.residual[-1].num_sequences:
             raise RuntimeError(
-                "the model ran, but nothing passed its taps: analyse the module itself, not a "
-                "compiled or traced copy"
+                "the model ran, but nothing was seen of "
+                f"{f'layers {sorted(silent)}' if silent else 'it'}: analyse the module itself, "
+                "not a compiled or traced copy"
             )
+
+
+class _Filler(Observer):
+    """Adds what passes to the totals."""
+
+    def __init__(self, totals: Totals):
+        self._totals = totals
+
+    def attention(self, call: AttentionCall) -> None:
+        """Add one layer's attention, keys and values."""
+        totals = self._totals
+        layer = call.layer
+        if layer not in totals.layers:
+            return
+        if layer not in totals.attention:
+            totals.attention[layer] = AttentionTotals(call.q.shape[2], totals.thresholds)
+            totals.values[layer], totals.keys[layer] = NormRatio(), NormRatio()
+        totals.values[layer].add(call.v, totals.layout)
+        totals.keys[layer].add(call.k, totals.layout)
+        rows = attention_rows(
+            call.q,
+            call.k,
+            call.mask,
+            scale=call.scale,
+            window_tokens=call.window_tokens,
+            softcap=call.softcap,
+            sink_logits=call.sink_logits,
+        )
+        totals.attention[layer].add(rows, totals.batch.marks)
+        if totals.details is not None:
+            totals.details.attention_rows(call, rows)
+
+    def weights(self, layer: int, weights: Float[Tensor, "B N T T"], mask: AttentionMask) -> None:
+        """Add a layer of which only the weights can be read."""
+        totals = self._totals
+        if layer not in totals.layers:
+            return
+        if layer not in totals.attention:
+            totals.attention[layer] = AttentionTotals(weights.shape[1], totals.thresholds)
+        rows = rows_of_weights(weights, mask)
+        totals.attention[layer].add(rows, totals.batch.marks)
+        if totals.details is not None:
+            totals.details.weights(layer, weights, rows)
+
+    def residual(self, layer: int, h: Float[Tensor, "B T D"]) -> None:
+        """Add the residual stream after one layer, or the embeddings."""
+        totals = self._totals
+        totals.residual[layer + 1].add(h, totals.layout)
+        if totals.details is not None:
+            totals.details.residual(layer, h)
+
+    def gate(self, layer: int, site: str, scores: Float[Tensor, "B T L W"]) -> None:
+        """Add one gate's scores."""
+        totals = self._totals
+        if layer not in totals.layers:
+            return
+        gate = totals.gates.setdefault((layer, site), GateTotals())
+        gate.add(scores, totals.layout, totals.batch.marks)
+        if totals.details is not None:
+            totals.details.gate(layer, site, scores)
+
+    def heads(
+        self, layer: int, before: Float[Tensor, "B T N H"], after: Float[Tensor, "B T N H"]
+    ) -> None:
+        """Only `Details` reads the heads' outputs."""
+        totals = self._totals
+        if totals.details is not None and layer in totals.layers:
+            totals.details.heads(layer, before, after)
+
+    def branch(self, layer: int, y: Float[Tensor, "B T D"]) -> None:
+        """Only `Details` reads the branch's output."""
+        totals = self._totals
+        if totals.details is not None and layer in totals.layers:
+            totals.details.branch(layer, y)
