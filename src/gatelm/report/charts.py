@@ -93,9 +93,11 @@ def layer_profile(
 ) -> Chart:
     """A value by depth, one line a run. Rows: arm, label, seed, place (text), value.
 
-    `place` is shown in order of appearance: "embedding", "0", "1", ...
+    `place` is shown in order of appearance: "embedding", "0", "1", ... Without seeds (None) the
+    lines are models.
     """
     places = unique(rows, "place")
+    seeds = any(row.get("seed") is not None for row in rows)
     base = alt.Chart(data(rows)).encode(
         alt.X("place:O").sort(places).title(x_title).axis(labelAngle=0, grid=False),
         alt.Y("value:Q")
@@ -105,8 +107,8 @@ def layer_profile(
         color=arm_color(palette, unique(rows, "arm")),
         detail=["label:N", "seed:N"],
         tooltip=[
-            alt.Tooltip("label:N", title="arm"),
-            "seed:N",
+            alt.Tooltip("label:N", title="arm" if seeds else "model"),
+            *(["seed:N"] if seeds else []),
             alt.Tooltip("place:O", title=x_title),
             alt.Tooltip("value:Q", format=".4~"),
         ],
