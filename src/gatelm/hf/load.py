@@ -1,0 +1,272 @@
+"""Open whatever holds a causal language model: a folder, a GGUF file, an installed package.
+
+Nothing is downloaded, no code of a checkpoint runs, and nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+from transformers.models.auto.configuration_auto import (
+    CONFIG_MAPPING_NAMES,  # pyright: ignore[reportPrivateImportUsage]
+)
+from transformers.utils import logging
+
+from gatelm.analysis.gatelm_probe import GatelmProbe
+from gatelm.analysis.probe import Probe, TextTokenizer
+from gatelm.config import ConfigError
+from gatelm.config.base import nearest
+from gatelm.hf.paper_release import PaperForCausalLM, is_paper_release, paper_config
+from gatelm.hf.probe import HFProbe
+from gatelm.hf.tokenizer import GatelmTokenizer, HFTokenizer
+from gatelm.train.export import load_model
+
+DTYPES = {
+    "float32": torch.float32,
+    "fp32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "bf16": torch.bfloat16,
+    "float16": torch.float16,
+    "fp16": torch.float16,
+    "float64": torch.float64,
+}
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "spiece.model", "vocab.txt")
+_HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+_PACKAGE_NAME = re.compile(r"[A-Za-z][\w-]*")
+
+
+def open_model(
+    where: str | Path, *, device: str | torch.device = "auto", dtype: str | torch.dtype = "float32"
+) -> tuple[Probe, TextTokenizer | None]:
+    """A probe of the model at `where`, and its tokenizer if it has one.
+
+    where: a run or model folder of this package, a folder with config.json and safetensors, a GGUF
+        file (or a folder with one), or the name of an installed package that carries a GGUF.
+    device: "auto" takes a GPU when there is one. dtype: a name of `DTYPES`, or "auto": the
+        checkpoint's own (float32 for models of this package and for GGUF).
+
+    Raises:
+        ConfigError: in one sentence, whatever the reason it cannot be opened.
+    """
+    device, wanted = _device(device), _dtype(dtype)
+    path = Path(where).expanduser()
+    if path.is_file() or path.suffix == ".gguf":
+        if path.suffix != ".gguf":
+            raise ConfigError(
+                f"{where}: this file is no GGUF; name the folder that holds config.json and the "
+                "weights instead"
+            )
+        if not path.is_file():
+            raise ConfigError(f"{where}: there is no such file")
+        return _from_gguf(path, device, wanted)
+    if path.is_dir():
+        return _from_folder(path, device, wanted)
+    return _from_gguf(_gguf_in_package(str(where)), device, wanted)
+
+
+def _device(device: str | torch.device) -> torch.device:
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ConfigError(f"device {device}: {_first_line(error)}") from None
+    return found
+
+
+def _dtype(dtype: str | torch.dtype) -> torch.dtype | None:
+    if isinstance(dtype, torch.dtype):
+        return dtype
+    if dtype != "auto" and dtype not in DTYPES:
+        raise ConfigError(f"unknown dtype {dtype!r}; {nearest(dtype, ('auto', *DTYPES))}")
+    return DTYPES.get(dtype)
+
+
+def _from_folder(
+    path: Path, device: torch.device, dtype: torch.dtype | None
+) -> tuple[Probe, TextTokenizer | None]:
+    config = path / "config.json"
+    if not config.is_file():
+        if (path / "model" / "config.json").is_file():
+            return _from_folder(path / "model", device, dtype)
+        if files := sorted(path.glob("*.gguf")):
+            return _from_gguf(_only(files, str(path)), device, dtype)
+        raise ConfigError(_why_no_model(path))
+    try:
+        tree = json.loads(config.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise ConfigError(f"{config}: cannot be read as JSON") from None
+    if isinstance(tree, dict) and "layer" in tree and "model_type" not in tree:
+        return _gatelm(path, device, dtype)
+    if not isinstance(tree, dict) or not isinstance(tree.get("model_type"), str):
+        raise ConfigError(
+            f"{config}: neither a config of gatelm (it has no layer) nor one of transformers (it "
+            "has no model_type)"
+        )
+    _check_weights(path)
+    model = _load(path, tree, dtype)
+    return HFProbe(_placed(model, device), _name(path)), _tokenizer(path)
+
+
+def _gatelm(
+    path: Path, device: torch.device, dtype: torch.dtype | None
+) -> tuple[Probe, TextTokenizer | None]:
+    model, tokenizer = load_model(path)
+    model = model.to(device=device, dtype=dtype or torch.float32)
+    name = path.resolve().parent.name if path.name == "model" else path.name
+    return GatelmProbe(model, name), None if tokenizer is None else GatelmTokenizer(tokenizer)
+
+
+def _why_no_model(path: Path) -> str:
+    names = {file.name for file in path.iterdir()}
+    if "adapter_config.json" in names:
+        return f"{path}: this is an adapter; merge it into its base model and save that first"
+    if "config.yaml" in names and (path / "checkpoints").is_dir():
+        return f"{path}: the run has no model/ yet; it is written when the run ends"
+    if path.is_dir() and any(name.endswith(".safetensors") for name in names):
+        return f"{path}: the weights' config.json is missing"
+    return f"{path}: no model here (no config.json, no GGUF)"
+
+
+def _check_weights(path: Path) -> None:
+    if any(path.glob("*.safetensors")):
+        return
+    if any(path.glob("*.bin")) or any(path.glob("*.pt")):
+        raise ConfigError(
+            f"{path}: the weights are pickled, which can run code when opened; save them as "
+            "safetensors first (load where you trust them, then save_pretrained)"
+        )
+    raise ConfigError(f"{path}: config.json is there, but no .safetensors with the weights")
+
+
+def _load(path: Path, tree: dict[str, Any], dtype: torch.dtype | None) -> PreTrainedModel:
+    if is_paper_release(tree):
+        config: PreTrainedConfig = paper_config(tree, str(path / "config.json"))
+        return _pretrained(PaperForCausalLM.from_pretrained, path, dtype, config=config)
+    kind = tree["model_type"]
+    if kind not in CONFIG_MAPPING_NAMES:
+        own = "auto_map" in tree
+        raise ConfigError(
+            f"{path}: the installed transformers has no model type {kind!r}"
+            + (", and code that comes with a checkpoint is not run" if own else "")
+            + "; a newer transformers may have it"
+        )
+    try:
+        config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    except Exception as error:
+        raise ConfigError(f"{path / 'config.json'}: {_first_line(error)}") from None
+    if type(config) not in AutoModelForCausalLM._model_mapping:  # pyright: ignore
+        raise ConfigError(f"{path}: {kind} is no causal language model")
+    return _pretrained(AutoModelForCausalLM.from_pretrained, path, dtype, config=config)
+
+
+def _pretrained(
+    load: Callable[..., Any], path: Path, dtype: torch.dtype | None, **settings: Any
+) -> PreTrainedModel:
+    """Load weights, or one ConfigError: also for those missing, which the library makes up."""
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        model, info = load(
+            path,
+            dtype=dtype or "auto",
+            local_files_only=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+            **settings,
+        )
+    except Exception as error:
+        raise ConfigError(f"{path}: the model cannot be loaded: {_first_line(error)}") from None
+    finally:
+        logging.set_verbosity(level)
+        logging.enable_progress_bar()
+    missing = sorted(info.get("missing_keys", ()))
+    wrong = sorted(str(entry[0]) for entry in info.get("mismatched_keys", ()))
+    for keys, what in ((missing, "missing"), (wrong, "of another shape")):
+        if keys:
+            raise ConfigError(
+                f"{path}: {len(keys)} weights are {what}, such as {keys[0]}; the model would run "
+                "on random numbers"
+            )
+    return model.eval()
+
+
+def _placed(model: PreTrainedModel, device: torch.device) -> PreTrainedModel:
+    nn.Module.to(model, device)
+    return model
+
+
+def _from_gguf(
+    path: Path, device: torch.device, dtype: torch.dtype | None
+) -> tuple[Probe, TextTokenizer | None]:
+    if importlib.util.find_spec("gguf") is None:
+        raise ConfigError(f"{path}: reading GGUF needs the package gguf (pip install gguf)")
+    load, folder, file = AutoModelForCausalLM.from_pretrained, path.parent, path.name
+    model = _pretrained(load, folder, dtype or torch.float32, gguf_file=file)
+    tokenizer = _tokenizer(folder, gguf_file=file)
+    return HFProbe(_placed(model, device), path.stem), tokenizer
+
+
+def _gguf_in_package(where: str) -> Path:
+    """The one GGUF inside an installed package, found without importing it."""
+    module = where.replace("-", "_")
+    if _PACKAGE_NAME.fullmatch(where) and (spec := importlib.util.find_spec(module)):
+        folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
+        files = sorted(file for folder in folders for file in folder.rglob("*.gguf"))
+        if not files:
+            raise ConfigError(f"{where}: the package is installed, but carries no GGUF file")
+        return _only(files, f"the package {where}")
+    if _HUB_NAME.fullmatch(where):
+        raise ConfigError(
+            f"{where}: no such folder; models are not downloaded here, so fetch it first "
+            f"(hf download {where} --local-dir FOLDER) and name the folder"
+        )
+    raise ConfigError(f"{where}: no such file or folder, and no installed package of this name")
+
+
+def _only(files: list[Path], where: str) -> Path:
+    if len(files) > 1:
+        names = ", ".join(file.name for file in files[:5])
+        raise ConfigError(f"{where} has {len(files)} GGUF files ({names}); name one of them")
+    return files[0]
+
+
+def _tokenizer(folder: Path, **settings: Any) -> HFTokenizer | None:
+    if not settings and not any((folder / name).is_file() for name in TOKENIZER_FILES):
+        return None
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        inner = AutoTokenizer.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False, **settings
+        )
+    except Exception as error:
+        raise ConfigError(f"{folder}: the tokenizer cannot be read: {_first_line(error)}") from None
+    finally:
+        logging.set_verbosity(level)
+    return HFTokenizer(inner)
+
+
+def _name(path: Path) -> str:
+    return path.resolve().name
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{lines[0].strip():.300}" if lines else type(error).__name__

@@ -1,0 +1,56 @@
+"""A tokenizer of transformers, or of this package, as what analysis needs of one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from gatelm.data.tokenizer import Tokenizer
+
+
+class HFTokenizer:
+    """Text to ids without special tokens; `adds_bos` is what the tokenizer does by itself."""
+
+    def __init__(self, inner: PreTrainedTokenizerBase):
+        self.inner = inner
+        bos: Any = inner.bos_token_id
+        self.bos_id: int | None = None if bos is None else int(bos)
+        ids: Any = inner("a")["input_ids"]
+        self.adds_bos = self.bos_id is not None and list(ids)[:1] == [self.bos_id]
+
+    def encode(self, text: str) -> list[int]:
+        """Ids; special tokens that the text spells out are read as such."""
+        ids: Any = self.inner(text, add_special_tokens=False, verbose=False)["input_ids"]
+        return list(ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of some ids, special tokens written out."""
+        return str(self.inner.decode(list(ids)))
+
+    def display(self, ids: Sequence[int]) -> list[str]:
+        """One readable string an id; a byte that is no character alone shows as U+FFFD."""
+        return [str(self.inner.decode([i])) for i in ids]
+
+
+class GatelmTokenizer:
+    """A tokenizer of this package; its models are trained on documents that begin with BOS."""
+
+    adds_bos = True
+
+    def __init__(self, inner: Tokenizer):
+        self.inner = inner
+        self.bos_id: int | None = inner.bos_id
+
+    def encode(self, text: str) -> list[int]:
+        """Ids, without BOS."""
+        return self.inner.encode(text).tolist()
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of some ids, special tokens left out."""
+        return self.inner.decode(ids)
+
+    def display(self, ids: Sequence[int]) -> list[str]:
+        """One readable string an id."""
+        return self.inner.display(ids)
