@@ -3,7 +3,8 @@ import torch
 from torch import nn
 
 from gatelm.data.batch import IGNORE, Batch
-from gatelm.train.loss import sum_loss
+from gatelm.train import loss as loss_module
+from gatelm.train.loss import _LinearCrossEntropy, linear_cross_entropy, sum_loss
 
 
 class Bag(nn.Module):
@@ -46,23 +47,50 @@ def test_the_loss_is_a_sum_over_valid_targets():
     torch.testing.assert_close(sum_loss(model, data), expected)
 
 
-@pytest.mark.parametrize("rows_a_chunk", [1, 4, 5, 21])
-def test_chunks_change_neither_loss_nor_gradients(rows_a_chunk):
-    whole, chunked = Bag(), Bag()
-    sum_loss(whole, batch()).backward()
-    loss = sum_loss(chunked, batch(), logit_bytes=rows_a_chunk * 4 * 11)
-    loss.backward()
-    torch.testing.assert_close(loss, sum_loss(whole, batch()))
-    for a, b in zip(whole.parameters(), chunked.parameters(), strict=True):
-        torch.testing.assert_close(a.grad, b.grad, rtol=1e-5, atol=1e-6)
+def losses_and_gradients(loss_of, dtype, autocast):
+    """Loss, and gradients in states and head, of one function."""
+    generator = torch.Generator().manual_seed(3)
+    hidden = torch.randn(21, 6, generator=generator).to(dtype).requires_grad_()
+    weight = (3 * torch.randn(11, 6, generator=generator)).to(dtype).requires_grad_()
+    targets = torch.randint(0, 11, (21,), generator=generator)
+    targets[2:7] = IGNORE
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+        loss = loss_of(hidden, weight, targets)
+    return [loss.detach(), *torch.autograd.grad(0.1 * loss, (hidden, weight))]
 
 
-def test_chunks_bound_the_logits_that_exist_at_once():
-    model, sizes = Bag(), []
-    model.head.register_forward_hook(lambda _m, _i, out: sizes.append(out.shape[0]))
-    sum_loss(model, batch(), logit_bytes=5 * 4 * 11).backward()
-    assert max(sizes) == 5
-    assert sum(sizes) == 2 * 21
+@pytest.mark.parametrize("rows_at_once", [1, 4, 5, 21, 100])
+@pytest.mark.parametrize(
+    ("dtype", "autocast", "tolerance"),
+    [(torch.float64, False, 1e-12), (torch.float32, False, 1e-5), (torch.float32, True, 2e-2)],
+)
+def test_chunks_equal_the_naive_loss_and_its_gradients(rows_at_once, dtype, autocast, tolerance):
+    def chunked(hidden, weight, targets):
+        return _LinearCrossEntropy.apply(hidden, weight, targets, rows_at_once)
+
+    ours = losses_and_gradients(chunked, dtype, autocast)
+    naive = losses_and_gradients(linear_cross_entropy, dtype, autocast)
+    for a, b in zip(ours, naive, strict=True):
+        torch.testing.assert_close(a.to(b.dtype), b, rtol=tolerance, atol=tolerance)
+
+
+def test_without_gradients_chunks_change_nothing():
+    model, data = Bag(), batch()
+    with torch.no_grad():
+        assert sum_loss(model, data, rows_at_once=4) == pytest.approx(float(sum_loss(model, data)))
+
+
+def test_chunks_bound_the_logits_that_exist_at_once(monkeypatch):
+    sizes = []
+    inner = loss_module._chunk
+
+    def spy(states, *rest):
+        sizes.append(len(states))
+        return inner(states, *rest)
+
+    monkeypatch.setattr(loss_module, "_chunk", spy)
+    sum_loss(Bag(), batch(), rows_at_once=5).backward()
+    assert sizes == [5, 5, 5, 5, 1]
 
 
 def test_bf16_logits_are_summed_in_fp32():

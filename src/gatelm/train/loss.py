@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from gatelm.data.batch import IGNORE, Batch
 
-LOGIT_BYTES = 512 * 2**20
-"""fp32 logits beyond this size are computed in chunks, and again in the backward pass."""
+LOGIT_BYTES = 16 * 2**20
+"""fp32 logits that exist at one time; at least `MIN_ROWS` rows of them."""
+MIN_ROWS = 64
 
 
 class LanguageModel(Protocol):
@@ -20,37 +20,74 @@ class LanguageModel(Protocol):
 
     def hidden(self, tokens: Tensor, *, documents: Tensor | None = None) -> Tensor: ...
 
-    def logits(self, hidden: Tensor) -> Tensor: ...
-
     @property
     def head_weight(self) -> Tensor: ...
 
 
-def sum_loss(model: LanguageModel, batch: Batch, *, logit_bytes: int = LOGIT_BYTES) -> Tensor:
+def sum_loss(model: LanguageModel, batch: Batch, *, rows_at_once: int | None = None) -> Tensor:
     """Negative log-likelihood in nats, summed over the batch's targets; a fp32 scalar.
 
     The caller divides by the number of targets of the whole step, over all microbatches and
     processes: the mean of microbatch means is another quantity where they hold unequal numbers.
     """
     hidden = model.hidden(batch.tokens, documents=batch.documents).flatten(0, 1)
-    targets = batch.targets.flatten()
-    rows = max(1, logit_bytes // (4 * model.head_weight.shape[0]))
-    if len(targets) <= rows:
-        return _sum_cross_entropy(model, hidden, targets)
-    parts = [
-        checkpoint(
-            _sum_cross_entropy,
-            model,
-            hidden[start : start + rows],
-            targets[start : start + rows],
-            use_reentrant=False,
-            preserve_rng_state=False,
-        )
-        for start in range(0, len(targets), rows)
-    ]
-    return torch.stack(parts).sum()
+    weight, targets = model.head_weight, batch.targets.flatten()
+    rows = rows_at_once or max(MIN_ROWS, LOGIT_BYTES // (4 * weight.shape[0]))
+    if torch.is_grad_enabled():
+        return _LinearCrossEntropy.apply(hidden, weight, targets, rows)  # pyright: ignore[reportReturnType]
+    parts = zip(hidden.split(rows), targets.split(rows), strict=True)
+    return torch.stack([linear_cross_entropy(h, weight, t) for h, t in parts]).sum()
 
 
-def _sum_cross_entropy(model: LanguageModel, hidden: Tensor, targets: Tensor) -> Tensor:
-    logits = model.logits(hidden).float()
+def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
+    """The loss of states (R, D) under a head (V, D) with all logits in memory: the naive twin."""
+    logits = F.linear(hidden, weight)
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return F.cross_entropy(logits, targets, reduction="sum", ignore_index=IGNORE)
+
+
+class _LinearCrossEntropy(torch.autograd.Function):
+    """`linear_cross_entropy` in chunks of rows, whose gradients are taken in the forward pass.
+
+    A chunk's logits become its probabilities and then its gradient in place, so that no more than
+    one chunk exists, and nothing is computed twice.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, rows: int) -> Tensor:
+        device = hidden.device.type
+        in_autocast = torch.is_autocast_enabled(device)
+        dtype = torch.get_autocast_dtype(device) if in_autocast else hidden.dtype
+        head = weight.to(dtype)
+        grad_hidden = torch.empty_like(hidden)
+        grad_weight = torch.zeros_like(weight, dtype=torch.promote_types(dtype, torch.float32))
+        total = torch.zeros((), dtype=grad_weight.dtype, device=hidden.device)
+        with torch.autocast(device, enabled=False):
+            for start in range(0, len(targets), rows):
+                part = slice(start, start + rows)
+                states = hidden[part].to(dtype)
+                loss, grad = _chunk(states, head, targets[part], grad_weight.dtype)
+                total += loss
+                grad_hidden[part] = grad @ head
+                grad_weight += grad.T @ states
+        ctx.save_for_backward(grad_hidden, grad_weight.to(weight.dtype))
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        grad_hidden, grad_weight = ctx.saved_tensors
+        return grad_hidden * grads[0], grad_weight * grads[0], None, None
+
+
+def _chunk(
+    states: Tensor, head: Tensor, targets: Tensor, wide: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Summed loss of a chunk, and its gradient in the logits, (R, V) in the head's dtype."""
+    logits = (states @ head.T).to(wide)
+    valid = targets != IGNORE
+    index = torch.where(valid, targets, 0)[:, None]
+    lse = logits.logsumexp(dim=1, keepdim=True)
+    loss = ((lse - logits.gather(1, index))[:, 0] * valid).sum()
+    grad = logits.sub_(lse).exp_()
+    grad.scatter_add_(1, index, grad.new_full(index.shape, -1.0))
+    return loss, grad.mul_(valid[:, None]).to(head.dtype)

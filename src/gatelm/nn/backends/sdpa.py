@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import torch
 from torch.nn import functional as F
 
 from gatelm.nn.backends.base import AttentionOutput, Capabilities, Observe
 from gatelm.nn.masks import AttentionMask
 from gatelm.nn.shapes import Float, Tensor
 
+BF16_PAYS_FROM_TOKENS = 512
+"""On a CPU: where torch's bf16 kernel has caught up with its fp32 kernel."""
+
 
 class SdpaBackend:
-    """`F.scaled_dot_product_attention`: no T x T matrix in memory where torch has a kernel."""
+    """`F.scaled_dot_product_attention`: no T x T matrix in memory where torch has a kernel.
+
+    On a CPU, short bf16 rows are attended in fp32: torch's CPU kernel is up to twice as slow in
+    bf16 there (benchmarks/attention_dtype.py), and fp32 is the more exact.
+    """
 
     capabilities = Capabilities(lse=False, probs=False, dropout=True)
 
@@ -28,14 +36,20 @@ class SdpaBackend:
     ) -> AttentionOutput:
         causal = mask.is_plain_causal(window_tokens)
         plain = causal or mask.sees_everything(window_tokens)
-        y = F.scaled_dot_product_attention(
-            q.transpose(1, 2),
-            k.transpose(1, 2),
-            v.transpose(1, 2),
-            attn_mask=None if plain else mask.dense(window_tokens),
-            dropout_p=dropout,
-            is_causal=causal,
-            scale=scale,
-            enable_gqa=q.shape[2] != k.shape[2],
-        )
-        return AttentionOutput(y.transpose(1, 2), None)
+        dense = None if plain else mask.dense(window_tokens)
+        dtype = torch.float32 if _slow_in_bf16(v) else v.dtype
+        with torch.autocast(v.device.type, enabled=False):
+            y = F.scaled_dot_product_attention(
+                *(t.to(dtype).transpose(1, 2) for t in (q, k, v)),
+                attn_mask=dense,
+                dropout_p=dropout,
+                is_causal=causal,
+                scale=scale,
+                enable_gqa=q.shape[2] != k.shape[2],
+            )
+        return AttentionOutput(y.transpose(1, 2).to(v.dtype), None)
+
+
+def _slow_in_bf16(v: Tensor) -> bool:
+    short = v.shape[1] < BF16_PAYS_FROM_TOKENS
+    return short and v.device.type == "cpu" and v.dtype == torch.bfloat16
