@@ -134,6 +134,7 @@ class Probe(Protocol):
         ...
 
 
+@runtime_checkable
 class GateWeights(Protocol):
     """A probe that knows the weights of its gates has this method too."""
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gatelm.analysis.probe import GateWeights, Probe
 from gatelm.analysis.totals import HEADLINE_THRESHOLD, Totals
 
 Display = Callable[[int], str]
@@ -130,6 +131,7 @@ def analysis_tree(
 ) -> dict[str, Any]:
     """analysis.json: lists over layers of lists over heads; what is not finite is null."""
     layers = list(totals.attention.values())
+    norms = {} if totals.details is None else _weight_norms(totals.probe)
     tree: dict[str, Any] = {
         "seq_len": totals.seq_len,
         "num_sequences": totals.num_sequences,
@@ -140,7 +142,7 @@ def analysis_tree(
         **({} if not layers else _attention_tree(totals)),
         "residual": _residual_tree(totals),
         "gates": [
-            {"layer": layer, "site": site, **gate.summary()}
+            {"layer": layer, "site": site, **gate.summary(), **norms.get((layer, site), {})}
             for (layer, site), gate in totals.gates.items()
             if gate.tokens
         ],
@@ -150,6 +152,14 @@ def analysis_tree(
     if maps is not None:
         tree["attention_maps"] = maps
     return finite(tree)
+
+
+def _weight_norms(probe: Probe) -> dict[tuple[int, str], dict[str, list[float]]]:
+    """By (layer, site), of a probe that knows the weights of its gates."""
+    if not isinstance(probe, GateWeights):
+        return {}
+    norms = probe.gate_weight_norms()
+    return {place: {"weight_norms": heads.tolist()} for place, heads in norms.items()}
 
 
 def same_first_token(totals: Totals) -> float:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gatelm import __version__
-from gatelm.cli import config, data, info, study, train
+from gatelm.cli import analyze, config, data, info, study, train
 
 app = typer.Typer(
     name="gatelm",
@@ -40,6 +40,7 @@ def _root(
 
 
 app.command()(train.train)
+app.command()(analyze.analyze)
 app.add_typer(study.app, name="study")
 app.add_typer(data.app, name="data")
 app.command()(info.info)

@@ -117,7 +117,7 @@ def _add_histograms(
 ) -> None:
     figures, drawn, seeds = [], set(), []
     for run in runs:
-        rows = [row for gate in _gates(run) for row in _bins(gate, several)]
+        rows = [row for gate in _gates(run) for row in bins(gate, several)]
         if not rows or run.label in drawn or len(drawn) == MOST_PANELS:
             continue
         drawn.add(run.label)
@@ -163,7 +163,8 @@ def _mark_rows(run: Run) -> list[dict[str, Any]]:
     ]
 
 
-def _bins(gate: Mapping[str, Any], several: bool) -> list[dict[str, Any]]:
+def bins(gate: Mapping[str, Any], several: bool) -> list[dict[str, Any]]:
+    """A gate's histogram as rows for `charts.ridges`."""
     histogram = mapping(gate.get("histogram"))
     edges, counts = histogram.get("edges") or [], histogram.get("counts") or []
     total = sum(count for count in counts if is_number(count))
