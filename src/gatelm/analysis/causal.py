@@ -1,93 +1,259 @@
-"""What the gates do for the loss: forced open, shut, or to their mean."""
+"""What a model's gates, first values and massive activations do for its loss: it runs without them.
+
+Each intervention changes one thing in every layer and measures the loss on the same batches.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+import itertools
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
+import torch
 from torch import nn
 
-from gatelm.analysis.evaluation import evaluation
-from gatelm.analysis.intervene import Change, by_layer, constant, intervene
-from gatelm.analysis.layout import Batch
+from gatelm.analysis.gatelm_probe import as_probe
+from gatelm.analysis.gates import GateTotals
+from gatelm.analysis.intervene import constant, zero_tokens
+from gatelm.analysis.layout import Batch, Layout, Placed
 from gatelm.analysis.loss import LossTotals
-from gatelm.analysis.taps import decoder, gate_sites
-from gatelm.analysis.totals import Totals
+from gatelm.analysis.outliers import Outliers, clamped, layer_names, set_to_mean
+from gatelm.analysis.probe import Change, Observer, Probe
+from gatelm.nn.shapes import Bool, Float, Tensor
+
+GATE_MEAN_OF_THE_PAPER = 0.116
+"""Mean elementwise gate of the 15B model in arXiv 2505.06708, table 4."""
+
+CONTROL_SEED = 0
+
+Progress = Callable[[str, int, int], None]
+"""Called before each intervention: its name, how many are done, how many there are."""
 
 
 @dataclass(frozen=True)
 class Effect:
     """One intervention: the loss under it, and its increase over the model as it is.
 
-    `increase_by_mark` is that of the marked targets. All in nats per token.
+    `increase_by_mark` is that of the marked targets. All in nats per token. skipped: why it could
+    not be done; its numbers are NaN then.
     """
 
     name: str
+    what: str
     loss: float
     increase: float
-    increase_by_mark: Mapping[str, float]
+    increase_by_mark: Mapping[str, float] = field(default_factory=dict)
+    skipped: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values; null for a number that is not finite."""
+        tree = asdict(self)
+        tree["increase_by_mark"] = {k: _finite(v) for k, v in self.increase_by_mark.items()}
+        return {**tree, "loss": _finite(self.loss), "increase": _finite(self.increase)}
 
 
-def gate_interventions(
-    model: nn.Module, batches: Sequence[Batch], *, layers: Sequence[int] | None = None
+def interventions(
+    model: nn.Module | Probe,
+    batches: Sequence[Batch],
+    *,
+    layers: Collection[int] | None = None,
+    constants: Sequence[float] = (GATE_MEAN_OF_THE_PAPER,),
+    value_positions: Sequence[int] = (0,),
+    progress: Progress | None = None,
 ) -> list[Effect]:
-    """Loss with all gates at score 1 ("open"), at 0 ("shut"), and at their mean ("mean").
+    """The loss of a decoder or probe as it is ("none"), and under each intervention that applies.
 
-    The mean is each head's and channel's over the tokens of `batches`, so "mean" turns an
-    input-dependent gate into a static scale. Only gates of `layers` change, by default all. A gate
-    that adds is off when shut. Nothing about the model changes.
+    gate_open, gate_shut: every score 1, as if there were no gate, or 0. gate_mean: each head's and
+        channel's mean over the tokens of `batches`, which leaves a static scale. gate_constant_c:
+        one score for all, for each c of `constants`. A gate that adds is off when shut.
+    values_zero_p: the value vectors of position p of each document are zero, for each p of
+        `value_positions`: attention stays, what it reads there is nothing. values_zero_control:
+        the same at as many other positions, drawn at random.
+    massive_clamp, massive_mean: massive activations (see `analysis.outliers`) kept within the
+        largest |h| of the layer's other channels, or each replaced by the mean in its channel.
+
+    What the model has not (a gate, a massive activation) is left out; what cannot be done to it is
+    skipped, with the reason. Nothing about the model changes.
+    layers: where to intervene, negative ones from the end; None: everywhere.
 
     Raises:
-        ValueError: the model has no gate there, or there are no batches.
+        ValueError: no batches, or a layer that does not exist.
     """
-    inner = decoder(model)
-    found = gate_sites(inner)
-    if layers is not None:
-        chosen = {layer % len(inner.layers) for layer in layers}
-        found = [(layer, site) for layer, site in found if layer in chosen]
-    if not found:
-        raise ValueError("no gates to intervene on in these layers")
-    plain, totals = _measure(inner, batches)
-    effects: list[Effect] = []
-    for name in ("open", "shut", "mean"):
-        with ExitStack() as stack:
-            for site in dict.fromkeys(site for _, site in found):
-                at = [layer for layer, where in found if where == site]
-                means = {layer: totals.gates[layer, site].channel_mean for layer in at}
-                change: Change = {
-                    "open": constant(1.0),
-                    "shut": constant(0.0),
-                    "mean": by_layer(means),
-                }[name]
-                stack.enter_context(intervene(inner, {f"{site}_gate": change}, layers=at))
-            changed = _loss(inner, batches)
-        effects.append(_effect(name, changed, plain))
+    probe = as_probe(model)
+    chosen = _chosen(probe, layers)
+    trial = _Trials(probe, batches, chosen)
+    planned = [
+        *trial.of_gates(constants),
+        *trial.of_values(value_positions),
+        *trial.of_outliers(),
+    ]
+    effects = [Effect("none", "the model as it is", trial.plain.loss(), 0.0)]
+    for done, (name, what, changes) in enumerate(planned):
+        if progress is not None:
+            progress(name, done, len(planned))
+        effects.append(trial.effect(name, what, changes))
     return effects
 
 
-def _effect(name: str, changed: LossTotals, plain: LossTotals) -> Effect:
-    by_mark = {mark: changed.loss(mark) - plain.loss(mark) for mark in plain.marks()}
-    return Effect(name, changed.loss(), changed.loss() - plain.loss(), by_mark)
+Changes = Callable[[Layout], Mapping[str, Change]]
+Planned = tuple[str, str, Changes]
 
 
-def _measure(model: nn.Module, batches: Sequence[Batch]) -> tuple[LossTotals, Totals]:
-    totals = Totals(model, ())
-    for batch in batches:
-        hidden, placed = totals.measure(batch)
-        totals.loss.add(totals.probe, hidden, placed)
-    if not totals.num_sequences:
-        raise ValueError("no batches to measure the loss on")
-    return totals.loss, totals
+class _Trials:
+    """One model on one set of batches: what was measured of it, and what to try."""
+
+    def __init__(self, probe: Probe, batches: Sequence[Batch], layers: Collection[int]):
+        self.probe, self.batches, self.layers = probe, batches, layers
+        self._seen = _Seen(layers)
+        self.plain = self._loss(lambda layout: {}, self._seen)
+
+    def of_gates(self, constants: Sequence[float]) -> Iterator[Planned]:
+        """Of the gates in the chosen layers."""
+        if not any(layer in self.layers for layer in self.probe.gate_sites):
+            return
+
+        def plan(name: str, what: str, change: Change) -> Planned:
+            return f"gate_{name}", what, lambda layout: {"gate": self._where_chosen(change)}
+
+        yield plan("open", "every gate score is 1, as if there were no gate", constant(1.0))
+        yield plan("shut", "every gate score is 0", constant(0.0))
+        yield plan(
+            "mean", "every gate score is its head's and channel's mean", self._seen.mean_change()
+        )
+        for value in constants:
+            yield plan(f"constant_{value:g}", f"every gate score is {value:g}", constant(value))
+
+    def of_values(self, positions: Sequence[int]) -> Iterator[Planned]:
+        """Of the values at key positions, and a control."""
+        if not any(layer in self.layers for layer in self.probe.attention_layers):
+            return
+
+        def zero(where: Callable[[Layout], Bool[Tensor, "B T"]]) -> Changes:
+            return lambda layout: {"values": self._where_chosen(zero_tokens(where(layout)))}
+
+        for p in positions:
+            what = f"the value vectors at position {p} of each document are zero"
+            yield f"values_zero_{p}", what, zero(lambda layout, p=p: _at(layout, p))
+        if positions:
+            what = f"the same at {len(positions)} other position(s) of each document, at random"
+            yield (
+                "values_zero_control",
+                what,
+                zero(lambda layout: control_positions(layout, positions)),
+            )
+
+    def of_outliers(self) -> Iterator[Planned]:
+        """Of massive activations, if there are any."""
+        found = {
+            layer: outliers.summary()
+            for layer, outliers in self._seen.outliers.items()
+            if outliers.channels
+        }
+        if not found:
+            return
+        channels = sorted({channel for each in found.values() for channel in each.channels})
+        where = f"channel(s) {', '.join(map(str, channels))} after {layer_names(found)}"
+        yield (
+            "massive_clamp",
+            f"{where} kept within the largest |h| of the layer's other channels",
+            lambda layout: {"residual": self._where_chosen(clamped(found))},
+        )
+        yield (
+            "massive_mean",
+            f"each massive activation in {where} set to their mean in its channel",
+            lambda layout: {"residual": self._where_chosen(set_to_mean(found, layout))},
+        )
+
+    def effect(self, name: str, what: str, changes: Changes) -> Effect:
+        """The loss under changes; a probe that cannot make them says why."""
+        try:
+            changed = self._loss(changes)
+        except ValueError as error:
+            return Effect(name, what, float("nan"), float("nan"), {}, str(error))
+        plain = self.plain
+        by_mark = {mark: changed.loss(mark) - plain.loss(mark) for mark in plain.marks()}
+        return Effect(name, what, changed.loss(), changed.loss() - plain.loss(), by_mark)
+
+    def _where_chosen(self, change: Change) -> Change:
+        return lambda layer, tensor: change(layer, tensor) if layer in self.layers else tensor
+
+    @torch.no_grad()
+    def _loss(self, changes: Changes, seen: _Seen | None = None) -> LossTotals:
+        totals = LossTotals()
+        for batch in self.batches:
+            placed = Placed.on(self.probe.device, batch)
+            rows, num_tokens = placed.tokens.shape
+            layout = Layout.of(placed.documents, rows, num_tokens, self.probe.device)
+            if seen is not None:
+                seen.layout = layout
+            with self.probe.intervene(changes(layout)):
+                hidden = self.probe.observe(placed.tokens, placed.documents, seen)
+            totals.add(self.probe, hidden, placed)
+        if not self.batches:
+            raise ValueError("no batches to measure the loss on")
+        return totals
 
 
-def _loss(model: nn.Module, batches: Sequence[Batch]) -> LossTotals:
-    inner = decoder(model)
-    totals = Totals(model, ())
-    with evaluation(model):
-        for batch in batches:
-            placed = totals.begin(batch)
-            totals.loss.add(inner, inner.hidden(placed.tokens, documents=placed.documents), placed)
-    if not totals.num_sequences:
-        raise ValueError("no batches to measure the loss on")
-    return totals.loss
+class _Seen(Observer):
+    """Gate means and outliers of the unchanged model."""
+
+    def __init__(self, layers: Collection[int]):
+        self.layers = layers
+        self.layout: Layout
+        self.gates: dict[int, dict[str, GateTotals]] = {}
+        self.outliers: dict[int, Outliers] = {}
+
+    def gate(self, layer: int, site: str, scores: Float[Tensor, "B T L W"]) -> None:
+        if layer in self.layers:
+            sites = self.gates.setdefault(layer, {})
+            sites.setdefault(site, GateTotals()).add(scores, self.layout, {})
+
+    def residual(self, layer: int, h: Float[Tensor, "B T D"]) -> None:
+        if layer in self.layers:
+            self.outliers.setdefault(layer, Outliers()).add(h, self.layout)
+
+    def mean_change(self) -> Change:
+        """Scores to their means. A change is not told its site: a layer's come in the order in
+        which they were seen, again and again."""
+        means = {
+            layer: itertools.cycle([totals.channel_mean for totals in sites.values()])
+            for layer, sites in self.gates.items()
+        }
+        return lambda layer, scores: next(means[layer]).to(scores).expand_as(scores)
+
+
+def _chosen(probe: Probe, layers: Collection[int] | None) -> Collection[int]:
+    count = probe.num_layers
+    if layers is None:
+        return range(count)
+    for layer in layers:
+        if not -count <= layer < count:
+            raise ValueError(f"there is no layer {layer}: the model has {count}")
+    return {layer % count for layer in layers}
+
+
+def _at(layout: Layout, position: int) -> Bool[Tensor, "B T"]:
+    return layout.valid & (layout.position == position)
+
+
+def control_positions(layout: Layout, positions: Sequence[int]) -> Bool[Tensor, "B T"]:
+    """As many positions of each document as exist of `positions`, drawn from its others.
+
+    Always the same for a layout; all others where there are too few.
+    """
+    generator = torch.Generator().manual_seed(CONTROL_SEED)
+    order = torch.rand(layout.position.shape, generator=generator)
+    named = torch.stack([_at(layout, p) for p in set(positions)]).any(dim=0).cpu()
+    order = order.masked_fill(named | ~layout.valid.cpu(), 2.0)
+    chosen = torch.zeros_like(named)
+    for row, first in layout.begins.cpu().nonzero().tolist():
+        document = (layout.first[row].cpu() == first) & layout.valid[row].cpu()
+        wanted = int((named[row] & document).sum())
+        ranked = order[row].masked_fill(~document, 2.0).argsort()[:wanted]
+        chosen[row, ranked] = order[row, ranked] < 1.0
+    return chosen.to(layout.valid.device)
+
+
+def _finite(value: float) -> float | None:
+    return value if abs(value) < float("inf") else None
