@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from gatelm.analysis.layout import Batch
-    from gatelm.analysis.look import Look
+    from gatelm.analysis.maps import Decode
     from gatelm.analysis.probe import Probe, TextTokenizer
     from gatelm.analysis.windows import Windows
 
@@ -55,6 +56,10 @@ def run(places: Sequence[str], options: Options, out: Path | None) -> tuple[dict
 
     console = Console(stderr=True, highlight=False)
     text = _Text(options)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+    if options.text is not None:
+        text.read()
     entries = [_analyze(place, text, options, console) for place in places]
     _name_apart(entries, places)
     folder = out or Path("analysis") / _slug(entries[0]["name"])
@@ -65,35 +70,40 @@ def run(places: Sequence[str], options: Options, out: Path | None) -> tuple[dict
 
 
 def _analyze(place: str, text: _Text, options: Options, console: Console) -> dict[str, Any]:
+    from gatelm.analysis.look import look
     from gatelm.hf.load import open_model
 
     _say(console, f"{place}: opening")
     started = time.perf_counter()
     probe, tokenizer = open_model(place, device=options.device, dtype=options.dtype)
     layers = _layers(options.layers, probe)
+    windows: Windows | None = None
     if tokenizer is None:
-        batches, first = text.own(place, probe)
-        entry = _look(probe, batches, None, None, layers, console)
+        batches, first, decode = text.own(place)
     else:
         windows = text.windows(tokenizer, probe)
-        first = {
-            "id": windows.first.id,
-            "text": windows.first.text,
-            "reason": windows.first.reason,
-        }
-        _say(
-            console,
-            f"  rows begin with {windows.first.text!r} (id {windows.first.id}): "
-            f"{windows.first.reason}",
-        )
+        batches, first, decode = list(windows.batches()), asdict(windows.first), tokenizer.display
+    _say(console, f"  rows begin with {first['text']!r} (id {first['id']}): {first['reason']}")
+    if windows is not None:
         _announce(probe, windows, console)
-        entry = _look(probe, windows.batches(), windows, tokenizer, layers, console)
-        if "intervene" in options.extras:
-            entry["interventions"] = _interventions(probe, list(windows.batches()), layers, console)
-        if "streaming" in options.extras:
-            entry["streaming"] = _streaming(probe, text.long(tokenizer), options, console)
+    bytes_per_token = None if windows is None else windows.bytes_per_token
+    found = look(
+        probe,
+        _with_progress(batches, console),
+        bytes_per_token=bytes_per_token,
+        decode=decode,
+        max_maps=MAX_MAPS,
+        detail="full",
+        layers=layers,
+    )
+    entry: dict[str, Any] = {"metrics": found.metrics(), "analysis": found.to_json()}
+    if "intervene" in options.extras:
+        entry["interventions"] = _interventions(probe, batches, layers, console)
+    if "streaming" in options.extras:
+        ids = [] if tokenizer is None else text.long(tokenizer)
+        entry["streaming"] = _streaming(probe, ids, options, console)
     return {
-        "name": probe.name,
+        "name": _label(place, probe.name),
         "place": place,
         "family": probe.family,
         "parameters": probe.parameters,
@@ -151,32 +161,7 @@ def _announce(probe: Probe, windows: Windows, console: Console) -> None:
         )
 
 
-def _look(
-    probe: Probe,
-    batches: Iterable[Batch],
-    windows: Windows | None,
-    tokenizer: TextTokenizer | None,
-    layers: list[int] | None,
-    console: Console,
-) -> dict[str, Any]:
-    from gatelm.analysis.look import look
-
-    total = None if windows is None else windows.num_batches
-    found: Look = look(
-        probe,
-        _with_progress(batches, total, probe.name, console),
-        bytes_per_token=None if windows is None else windows.bytes_per_token,
-        decode=None if tokenizer is None else tokenizer.display,
-        max_maps=MAX_MAPS,
-        detail="full",
-        layers=layers,
-    )
-    return {"metrics": found.metrics(), "analysis": found.to_json()}
-
-
-def _with_progress(
-    batches: Iterable[Any], total: int | None, name: str, console: Console
-) -> Iterator[Any]:
+def _with_progress(batches: Sequence[Batch], console: Console) -> Iterator[Batch]:
     """A bar with the time left; where there is no terminal, a line about every ten seconds."""
     from rich.progress import (
         BarColumn,
@@ -187,6 +172,7 @@ def _with_progress(
     )
 
     columns = (TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn())
+    total = len(batches)
     started = told = time.perf_counter()
     with Progress(
         *columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal
@@ -196,14 +182,14 @@ def _with_progress(
             yield batch
             bar.update(task, advance=1)
             now = time.perf_counter()
-            if not console.is_terminal and total and now - told > 10 and done < total:
+            if not console.is_terminal and now - told > 10 and done < total:
                 left = (now - started) / done * (total - done)
                 _say(console, f"  {done} of {total} batches, about {_duration(left)} left")
                 told = now
 
 
 def _interventions(
-    probe: Probe, batches: list[Any], layers: list[int] | None, console: Console
+    probe: Probe, batches: Sequence[Batch], layers: list[int] | None, console: Console
 ) -> list[dict[str, Any]]:
     from gatelm.analysis.causal import interventions
 
@@ -220,6 +206,8 @@ def _streaming(probe: Probe, ids: list[int], options: Options, console: Console)
     from gatelm.context.streaming import compare_first_tokens
     from gatelm.hf.handover import hand_over
 
+    if not ids:
+        return {"error": "a model without a tokenizer has no long text"}
     window = max(8, options.seq_len // 2)
     tokens = torch.tensor(ids[: window * STREAMED_WINDOWS * 2])
     _say(console, f"  streaming {len(tokens)} tokens through a cache of {window}")
@@ -247,7 +235,7 @@ class _Text:
 
         options = self._options
         windows = cut_windows(
-            self._read(),
+            self.read(),
             tokenizer,
             seq_len=options.seq_len,
             samples=options.samples,
@@ -265,11 +253,11 @@ class _Text:
         """The ids of the longest document."""
         from gatelm.analysis.windows import first_token
 
-        ids = list(tokenizer.encode(max(self._read(), key=len)))
+        ids = list(tokenizer.encode(max(self.read(), key=len)))
         bos_id = first_token(tokenizer, self._options.bos).bos_id
         return ids if bos_id is None or ids[:1] == [bos_id] else [bos_id, *ids]
 
-    def own(self, place: str, probe: Probe) -> tuple[list[Any], dict[str, Any]]:
+    def own(self, place: str) -> tuple[list[Batch], dict[str, Any], Decode]:
         """Held-out batches of the run a model without a tokenizer comes from."""
         from gatelm.data.source import build_source
         from gatelm.train.config import RunConfig
@@ -292,16 +280,18 @@ class _Text:
         source = build_source(cfg.data, cfg.seed)
         self.source = "the run's own held-out data"
         rows = max(1, min(self._options.samples, 2048 // source.seq_len))
-        batches = list(source.validation(rows, self._options.samples))
+        batches: list[Batch] = list(source.validation(rows, self._options.samples))
         first = int(batches[0].tokens[0, 0])
         reason = "as in training (--bos does not apply)"
-        return batches, {
-            "id": first,
-            "text": source.decode_tokens([first])[0],
-            "reason": reason,
-        }
+        named = {"id": first, "text": source.decode_tokens([first])[0], "reason": reason}
+        return batches, named, source.decode_tokens
 
-    def _read(self) -> list[str]:
+    def read(self) -> list[str]:
+        """The documents.
+
+        Raises:
+            ConfigError: the text cannot be read.
+        """
         if self._documents is None:
             try:
                 self._documents = self._documents_of(self.source)
@@ -365,6 +355,14 @@ def _name_apart(entries: list[dict[str, Any]], places: Sequence[str]) -> None:
     for i, entry in enumerate(entries):
         if names.count(entry["name"]) > 1:
             entry["name"] = f"{entry['name']} #{i + 1}"
+
+
+def _label(place: str, name: str) -> str:
+    """A study's run is called after its arm: `sdpa-head, seed 0` for sdpa-head/seed-0-1a2b..."""
+    path = Path(place).expanduser().resolve()
+    path = path.parent if path.name == "model" else path
+    seed = re.fullmatch(r"seed-(\d+)-[0-9a-f]+", path.name)
+    return f"{path.parent.name}, seed {seed[1]}" if seed else name
 
 
 def _slug(name: str) -> str:
