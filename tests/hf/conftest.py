@@ -126,7 +126,9 @@ FAMILIES = {
 def build(family, seed=0, **changes):
     """A tiny model with random weights large enough for attention that is not uniform."""
     settings = {**FAMILIES[family], **changes}
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **settings))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **settings))
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

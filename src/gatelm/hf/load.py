@@ -215,8 +215,13 @@ def _placed(model: PreTrainedModel, device: torch.device) -> PreTrainedModel:
 def _from_gguf(
     path: Path, device: torch.device, dtype: torch.dtype | None
 ) -> tuple[Probe, TextTokenizer | None]:
-    if importlib.util.find_spec("gguf") is None:
-        raise ConfigError(f"{path}: reading GGUF needs the package gguf (pip install gguf)")
+    absent = [name for name in ("accelerate", "gguf") if not importlib.util.find_spec(name)]
+    if absent:
+        noun = "packages" if len(absent) > 1 else "package"
+        raise ConfigError(
+            f"{path}: reading GGUF needs the {noun} {' and '.join(absent)} "
+            f"(pip install {' '.join(absent)})"
+        )
     load, folder, file = AutoModelForCausalLM.from_pretrained, path.parent, path.name
     model = _pretrained(load, folder, dtype or torch.float32, gguf_file=file)
     tokenizer = _tokenizer(folder, gguf_file=file)
