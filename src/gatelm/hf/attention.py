@@ -26,7 +26,10 @@ BLOCK_ELEMENTS = 1 << 22
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """One call: heads as the library lays them out, (B,N,T,H); mask True where a key is seen."""
+    """One call: heads as the library lays them out, (B,N,T,H); mask True where a key is seen.
+
+    unknown: names of tensors that the family passes beside these, whose meaning is not known here.
+    """
 
     module: nn.Module
     q: Float[Tensor, "B N T H"]
@@ -38,7 +41,13 @@ class Seen:
     softcap: float | None
     sink_logits: Float[Tensor, "N"] | None
     has_bias: bool
+    unknown: tuple[str, ...] = ()
 
+
+HARMLESS = frozenset(
+    {"position_ids", "cache_position", "cu_seq_lens_q", "cu_seq_lens_k", "position_bias"}
+)
+"""Tensors that say nothing new to a kernel that has the mask; a bias is dealt with apart."""
 
 Shown = Callable[[Seen], Tensor | None]
 """Called before the attention is computed; returns values to use instead, or None."""
@@ -98,6 +107,11 @@ def attention_that_shows(
         sink_logits=s_aux,
         has_bias=kwargs.get("position_bias") is not None
         or (attention_mask is not None and attention_mask.dtype != torch.bool),
+        unknown=tuple(
+            name
+            for name, value in kwargs.items()
+            if isinstance(value, Tensor) and name not in HARMLESS
+        ),
     )
     listener = _listeners[-1] if _listeners else None
     if listener is not None and (changed := listener[0](seen)) is not None:

@@ -17,6 +17,7 @@ from torch import nn
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForImageTextToText,
     AutoTokenizer,
     PreTrainedConfig,
     PreTrainedModel,
@@ -170,9 +171,10 @@ def _load(path: Path, tree: dict[str, Any], dtype: torch.dtype | None) -> PreTra
         config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     except Exception as error:
         raise ConfigError(f"{path / 'config.json'}: {_first_line(error)}") from None
-    if type(config) not in AutoModelForCausalLM._model_mapping:  # pyright: ignore
-        raise ConfigError(f"{path}: {kind} is no causal language model")
-    return _pretrained(AutoModelForCausalLM.from_pretrained, path, dtype, config=config)
+    for auto in (AutoModelForCausalLM, AutoModelForImageTextToText):
+        if type(config) in auto._model_mapping:  # pyright: ignore[reportAttributeAccessIssue]
+            return _pretrained(auto.from_pretrained, path, dtype, config=config)
+    raise ConfigError(f"{path}: {kind} is no causal language model")
 
 
 def _pretrained(

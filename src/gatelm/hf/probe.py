@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -18,7 +17,7 @@ from transformers import PreTrainedModel
 from gatelm.analysis.evaluation import evaluation
 from gatelm.analysis.probe import CHANGES, Change, Observer
 from gatelm.config.base import nearest
-from gatelm.hf.families import SITE, GateReader, HeadShape, gate_layout, gate_note
+from gatelm.hf.families import SITE, GateReader, gate_layout, gate_note
 from gatelm.hf.reading import Reading
 from gatelm.hf.rows import Rows
 from gatelm.hf.structure import body_of, decoder_blocks
@@ -52,10 +51,9 @@ class HFProbe:
         self.gates: dict[int, GateReader] = {}
         if layout := gate_layout(config):
             for index, layer in enumerate(self.layers):
-                if layer.attention is not None:
-                    shape = layer.shape or _configured_shape(config)
+                if layer.attention is not None and layer.shape is not None:
                     where = f"{name}, layer {index}"
-                    self.gates[index] = GateReader(layout, layer.attention, shape, where)
+                    self.gates[index] = GateReader(layout, layer.attention, layer.shape, where)
         self._changes: dict[str, Change] = {}
         self._logits = found.logits
 
@@ -134,11 +132,3 @@ class HFProbe:
     def lose(self, layer: int, reason: str) -> None:
         """List a layer as unread from now on."""
         self._unread[layer] = reason
-
-
-def _configured_shape(config: Any) -> HeadShape:
-    """Head counts of families whose calls are not seen."""
-    heads = config.num_attention_heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // heads
-    kv_heads = getattr(config, "num_key_value_heads", None) or heads
-    return HeadShape(heads, kv_heads, width, width)

@@ -177,8 +177,8 @@ class Reading:
         if facts.attention is None or output_projection(facts.attention) is not module:
             return
         before = self._before
-        if before is None and self.layer not in self.probe.gates:
-            before = merged.unflatten(-1, (facts.num_heads, -1))
+        if before is None and facts.shape is not None and self.layer not in self.probe.gates:
+            before = merged.unflatten(-1, (facts.shape.num_heads, -1))
         if before is None:
             return
         after = merged.reshape(before.shape) if merged.numel() == before.numel() else before

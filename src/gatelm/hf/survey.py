@@ -20,6 +20,7 @@ from gatelm.hf.structure import (
     attention_matrix,
     body_of,
     input_states,
+    output_projection,
     relative_difference,
     with_input_states,
 )
@@ -41,14 +42,13 @@ Logits = Callable[[Float[Tensor, "1 n D"]], Float[Tensor, "1 n V"]]
 class LayerFacts:
     """One layer, in the order of execution.
 
-    attention: the module that computes softmax attention, None without one. num_heads: of its
-    queries. shape: its heads, None when its calls are not seen. unread: why its attention cannot
-    be read.
+    attention: the module that computes softmax attention, None without one. shape: its heads; all
+    but `num_heads` is a guess where its calls are not seen. unread: why its attention cannot be
+    read.
     """
 
     block: nn.Module
     attention: nn.Module | None = None
-    num_heads: int = 0
     shape: HeadShape | None = None
     unread: str | None = None
 
@@ -168,6 +168,8 @@ def _agree(shown: _Run, eager: _Run) -> bool:
     for layer, calls in enumerate(shown.calls):
         if eager.matrices[layer] and not calls:
             return False
+        if any(seen.unknown for seen in calls):  # e.g. indices of the keys that may be seen
+            return False
         for module in {seen.module for seen in calls}:
             ours, theirs = shown.outputs[layer].get(module), eager.outputs[layer].get(module)
             if ours is None or theirs is None:
@@ -185,7 +187,7 @@ def _layer_of_calls(run: _Run, index: int, model: PreTrainedModel) -> LayerFacts
         facts.unread = _no_softmax(model, index)
         return facts
     seen = calls[0]
-    facts.attention, facts.num_heads = seen.module, seen.q.shape[1]
+    facts.attention = seen.module
     facts.shape = HeadShape(seen.q.shape[1], seen.k.shape[1], seen.q.shape[-1], seen.v.shape[-1])
     facts.unread = reason_unreadable(seen)
     if len(calls) > 1:
@@ -197,12 +199,24 @@ def _layer_of_matrices(run: _Run, index: int, model: PreTrainedModel) -> LayerFa
     matrices = run.matrices[index]
     facts = LayerFacts(run.blocks[index])
     if len(matrices) == 1:
-        facts.attention, facts.num_heads = matrices[0][0], matrices[0][1].shape[1]
+        facts.attention, matrix = matrices[0]
+        facts.shape = _shape_from_config(model, facts.attention, matrix.shape[1])
     elif matrices:
         facts.unread = f"it computes {len(matrices)} attention matrices"
     else:
         facts.unread = _no_softmax(model, index)
     return facts
+
+
+def _shape_from_config(model: PreTrainedModel, attention: nn.Module, num_heads: int) -> HeadShape:
+    config = model.config.get_text_config()
+    width = getattr(config, "head_dim", None) or int(config.hidden_size) // num_heads
+    kv_heads = getattr(config, "num_key_value_heads", None) or num_heads
+    projection = output_projection(attention)
+    weight = None if projection is None else projection.weight
+    if isinstance(projection, nn.Linear) and isinstance(weight, Tensor):
+        return HeadShape(num_heads, kv_heads, width, weight.shape[1] // num_heads)
+    return HeadShape(num_heads, kv_heads, width, width)
 
 
 def _no_softmax(model: PreTrainedModel, index: int) -> str:
