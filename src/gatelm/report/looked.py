@@ -63,7 +63,7 @@ class Looked:
         value = self.metrics.get(name)
         return float(value) if is_number(value) else None  # type: ignore[arg-type]
 
-    def rows(self, places: Iterable[object], values: Iterable[object]) -> Rows:
+    def rows(self, places: Iterable[object], values: Iterable[object], digits: int = 4) -> Rows:
         """Rows of a layer profile; what is no number is left out."""
         return [
             {
@@ -71,7 +71,7 @@ class Looked:
                 "label": self.name,
                 "seed": None,
                 "place": str(place),
-                "value": rounded(value),
+                "value": rounded(value, digits),
             }
             for place, value in zip(places, values, strict=False)
             if is_number(value)

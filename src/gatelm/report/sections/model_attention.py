@@ -11,6 +11,7 @@ from gatelm.report.load import mapping
 from gatelm.report.looked import Looked, Rows, head_means
 from gatelm.report.numbers import count, is_number, percent, rounded, short
 from gatelm.report.page import Column, Control, Figure, Page, swatch
+from gatelm.report.sections.attention import share_top
 from gatelm.report.theme import Palette
 
 MOST_MODELS = 8
@@ -37,7 +38,7 @@ def add_attention(page: Page, models: Sequence[Looked], palette: Palette) -> Non
         title="Attention on the first token, mean over heads",
         x_title="layer",
         y_title="share of attention",
-        y_domain=(0.0, 1.0),
+        y_domain=(0.0, share_top([row["value"] for row in rows], uniform)),
         reference=uniform,
     )
     page.chart(Figure("first-token-share", chart))
@@ -90,8 +91,8 @@ def add_profiles(page: Page, models: Sequence[Looked], palette: Palette) -> None
         page.text(
             "A weight moves nothing by itself: what a key adds is weight times value, and a gate "
             "after attention scales that again. The first chart gives the first token's part of "
-            "it, by norm. By distance: the mean weight in bins that double; dashed lines in the "
-            "table of the page's data are left out, uniform attention grows with the bins' width."
+            "what is added, by norm. By distance: the weight in bins whose width doubles, so that "
+            "uniform attention too puts more into the later ones; its values stand below."
         )
         page.charts(figures)
 
@@ -114,7 +115,7 @@ def _carried(models: Sequence[Looked], palette: Palette) -> list[Figure]:
                 title=title,
                 x_title="layer",
                 y_title="share, by norm",
-                y_domain=(0.0, 1.0),
+                y_domain=(0.0, share_top([row["value"] for row in rows], None)),
             )
             figures.append(Figure(name, chart, "Mean over heads."))
     return figures

@@ -18,7 +18,8 @@ def add_activations(page: Page, models: Sequence[Looked], palette: Palette) -> N
     """Along the residual stream, at the attention's output, and the largest entries."""
     page.text(
         "Along the residual stream, from the embedding to the last layer (before the final norm); "
-        "means over rows. A norm ratio of 1 (dashed) means the first token is like the others."
+        "means over rows. Dashed: a first token that is like the others (norm ratio 1), and the "
+        "kurtosis of a normal distribution (3)."
     )
     figures = []
     for key, title, y_title, reference in (
@@ -29,12 +30,12 @@ def add_activations(page: Page, models: Sequence[Looked], palette: Palette) -> N
     ):
         rows = [row for m in models for row in m.depth(_residual(m).get(key))]
         figures += _profile(key, rows, palette, title, "after layer", y_title, reference)
-    for key, title in (
-        ("max_abs", "Attention output, infinity norm"),
-        ("kurtosis", "Attention output, kurtosis"),
+    for key, title, y_title in (
+        ("max_abs", "Attention output, infinity norm", "max |y| (log)"),
+        ("kurtosis", "Attention output, kurtosis", "kurtosis (log)"),
     ):
         rows = [row for m in models for row in m.rows(*_columns(m.detail.get("outputs"), key))]
-        figures += _profile(f"output-{key}", rows, palette, title, "layer", f"{key} (log)", None)
+        figures += _profile(f"output-{key}", rows, palette, title, "layer", y_title, None)
     page.charts(figures)
     _add_largest(page, models, palette)
 

@@ -113,9 +113,10 @@ def _elsewhere(model: Looked) -> str:
     first = model.metric("sinks_on_first_token")
     if delimiters is None or first is None:
         return ""
+    total = (model.detail.get("sinks") or {}).get("total")
     return (
-        f"; of all sinks, {percent_of(first)} are first tokens and {percent_of(delimiters)} later "
-        "delimiters"
+        f"; of all {count(total)} sinks, {percent_of(first)} are first tokens and "
+        f"{percent_of(delimiters)} later delimiters"
     )
 
 

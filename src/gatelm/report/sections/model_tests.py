@@ -54,7 +54,7 @@ def add_streaming(page: Page, models: Sequence[Looked], palette: Palette) -> Non
     rows = []
     for m in streamed:
         entries = m.streaming["rows"]
-        lines += m.rows([e["first_tokens"] for e in entries], [e["loss"] for e in entries])
+        lines += m.rows([e["first_tokens"] for e in entries], [e["loss"] for e in entries], 6)
         reference = m.streaming.get("reference") or {}
         rows.append(
             [
