@@ -1,5 +1,8 @@
+from functools import partial
+
 import pytest
 import torch
+from transformers import Gemma3Config, Gemma3ForConditionalGeneration
 
 from gatelm.analysis.probe import EMBEDDING, Probe
 from gatelm.analysis.streaming import attention_rows, rows_of_weights
@@ -276,6 +279,37 @@ def test_an_attention_function_that_is_wrong_for_a_family_is_not_trusted(fresh, 
         probe.observe(tokens, None, kept)
     assert not kept.calls
     assert set(kept.matrices) == {0, 1, 2}
+
+
+def test_tensors_of_unknown_meaning_beside_the_call_are_not_ignored(fresh, tokens, kept):
+    """As in sparse attention, where indices say which keys are seen; a plain kernel would drop
+    them, and on a short text nobody would notice."""
+    model = fresh("llama")
+    for layer in model.model.layers:
+        own = layer.self_attn.forward
+        layer.self_attn.forward = partial(own, indices=torch.arange(3))
+    probe = HFProbe(model)
+    assert probe.implementation == "eager"
+    probe.observe(tokens, None, kept)
+    assert set(kept.matrices) == {0, 1, 2}
+
+
+def test_the_text_part_of_a_multimodal_model_is_read(fresh, models, tokens, kept):
+    """Vision layers do not run, so they are no layers of the language model."""
+    text = models("gemma3_text")
+    vision = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2}
+    sizes = {"num_attention_heads": 2, "image_size": 28, "patch_size": 14}
+    config = Gemma3Config(
+        text_config=text.config.to_dict(),
+        vision_config={**vision, **sizes},
+        mm_tokens_per_image=1,
+    )
+    model = Gemma3ForConditionalGeneration(config).eval()
+    model.model.language_model.load_state_dict(text.model.state_dict())
+    probe = HFProbe(model)
+    assert (probe.family, probe.num_layers, probe.unread) == ("gemma3_text", 3, {})
+    close(probe.observe(tokens, None, kept), eager(text.model, tokens).last_hidden_state)
+    assert set(kept.calls) == {0, 1, 2}
 
 
 def test_hybrid_layers_say_why_they_are_unread(probes):

@@ -74,7 +74,6 @@ GATED: Mapping[str, GateLayout | Callable[[Any], GateLayout | None]] = {
     "muse_spark_text": _GATE_PROJ,
     "hy_v4": _GATE_PROJ,
     "beam": GateLayout("gate_proj", bias="gate_bias"),
-    "neomme": GateLayout("output_projection.gate_proj"),
     "inkling2_text": GateLayout("o_proj.gate_proj", precision="float32"),
     "laguna": _by_config("laguna"),
     "step3p5": _by_config("step3p5"),

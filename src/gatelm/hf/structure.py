@@ -20,7 +20,6 @@ OUTPUT_PROJECTIONS = (
     "wo",
     "Wo",
     "attn_out",
-    "output_projection.o_proj",
     "o_proj.linear",
 )
 """Names of W_o inside an attention module, in any family."""
