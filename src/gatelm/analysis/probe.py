@@ -143,6 +143,7 @@ class GateWeights(Protocol):
         ...
 
 
+@runtime_checkable
 class TextTokenizer(Protocol):
     """Text to the ids of a probe's model.
 

@@ -105,9 +105,9 @@ def _gate_metrics(totals: Totals) -> dict[str, float]:
 
 
 def _mean(per_head: Iterable[Tensor]) -> float:
-    """Mean over heads, then layers."""
+    """Mean over heads, then layers; NaN without any."""
     means = [float(values.mean()) for values in per_head]
-    return sum(means) / len(means)
+    return sum(means) / len(means) if means else math.nan
 
 
 def _max(values: Iterable[float]) -> float:
