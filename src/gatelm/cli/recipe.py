@@ -10,6 +10,7 @@ from gatelm.config import Config, ConfigError
 if TYPE_CHECKING:
     from gatelm.config.load import Loaded
     from gatelm.nn.model import ModelConfig
+    from gatelm.train.config import RunConfig
 
 
 def load_recipe(name: str, overrides: Sequence[str] = ()) -> tuple[Config, Loaded]:
@@ -39,8 +40,26 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> tuple[Config, Loade
     )
 
 
+def load_run(name: str, overrides: Sequence[str] = ()) -> tuple[RunConfig, Loaded]:
+    """`load_recipe` for a run.
+
+    Raises:
+        ConfigError: also when the recipe is a study or a model, with what would do.
+    """
+    from gatelm.train.config import RunConfig
+
+    config, loaded = load_recipe(name, overrides)
+    if not isinstance(config, RunConfig):
+        study = "parts" in loaded.tree
+        instead = f"a study; `gatelm study run {name}` trains it" if study else "a model, not a run"
+        raise ConfigError(f"{loaded.path}: this recipe is {instead}")
+    return config, loaded
+
+
 def model_of(config: Config, name: str) -> tuple[ModelConfig, int]:
-    """The model of a run or model recipe, vocabulary filled in, and its sequence length in tokens.
+    """The model of a run or model recipe, and its sequence length in tokens.
+
+    A vocabulary that only the data knows is the one that its tokenizer is asked for.
 
     Raises:
         ConfigError: for a study, which has many models.
@@ -52,9 +71,6 @@ def model_of(config: Config, name: str) -> tuple[ModelConfig, int]:
         return config, 4096
     if not isinstance(config, RunConfig):
         raise ConfigError(f"{name}: a study has many models; `gatelm study plan {name}` lists them")
-    if config.model.vocab_size is not None:
-        return config.model, config.data.seq_len
-    from gatelm.data.source import build_source
+    from gatelm.study.vocabulary import sized
 
-    vocab_size = build_source(config.data, config.seed).vocab_size
-    return config.model_for(vocab_size), config.data.seq_len
+    return sized(config), config.data.seq_len

@@ -46,14 +46,12 @@ def train(
 
     from rich.console import Console
 
-    from gatelm.config.load import load
-    from gatelm.train.config import RunConfig
+    from gatelm.cli.recipe import load_run
     from gatelm.train.loop import train as train_run
     from gatelm.train.progress import ProgressDisplay
     from gatelm.train.stop import StopSignals
 
-    loaded = load(recipe, overrides or ())
-    cfg = RunConfig.parse(loaded.tree, str(loaded.path))
+    cfg, _ = load_run(recipe, overrides or ())
     folder = out or Path("runs") / cfg.name
     is_main = os.environ.get("RANK", "0") == "0"
     console = Console(stderr=True, quiet=not is_main)

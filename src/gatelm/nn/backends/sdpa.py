@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import torch
 from torch.nn import functional as F
 
@@ -37,8 +39,9 @@ class SdpaBackend:
         causal = mask.is_plain_causal(window_tokens)
         plain = causal or mask.sees_everything(window_tokens)
         dense = None if plain else mask.dense(window_tokens)
-        dtype = torch.float32 if _slow_in_bf16(v) else v.dtype
-        with torch.autocast(v.device.type, enabled=False):
+        in_fp32 = _slow_in_bf16(v)
+        dtype = torch.float32 if in_fp32 else v.dtype
+        with torch.autocast("cpu", enabled=False) if in_fp32 else nullcontext():
             y = F.scaled_dot_product_attention(
                 *(t.to(dtype).transpose(1, 2) for t in (q, k, v)),
                 attn_mask=dense,
