@@ -20,7 +20,6 @@ BY_CALL = (
     "gemma3_text",
     "gpt2",
     "gpt_neox",
-    "gptj",
     "opt",
     "phi3",
     "granite",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 
 from gatelm.nn.masks import PADDING
-from gatelm.nn.shapes import Bool, Float, Int, Tensor
+from gatelm.nn.shapes import Float, Int, Tensor
 
 
 class Rows:
@@ -70,6 +70,6 @@ class Rows:
         return out
 
 
-def _is_plain(documents: Int[Tensor, "B T"]) -> Bool:
+def _is_plain(documents: Int[Tensor, "B T"]) -> bool:
     """One document a row and no padding."""
     return bool((documents == documents[:, :1]).all() and (documents[:, 0] != PADDING).all())
