@@ -7,7 +7,16 @@ from pathlib import Path
 import pytest
 
 from gatelm.config import Config, ConfigError, not_identity
-from gatelm.config.load import diff, flatten, load, merge, parse_value, set_path
+from gatelm.config.load import (
+    diff,
+    find_recipe,
+    flatten,
+    load,
+    merge,
+    packaged_recipes,
+    parse_value,
+    set_path,
+)
 
 
 class Inner(Config):
@@ -82,6 +91,14 @@ def test_unreadable_files(tmp_path: Path, text: str, sentence: str) -> None:
 def test_missing_recipe_lists_what_ships() -> None:
     with pytest.raises(ConfigError, match=r"models/paper-1\.7b-28l\.yaml"):
         load("no-such-recipe")
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [("text", "runs/text.yaml"), ("runs/text", "runs/text.yaml"), ("demo.yaml", "demo.yaml")],
+)
+def test_shipped_recipes_by_name(name: str, found: str) -> None:
+    assert find_recipe(name) == packaged_recipes() / found
 
 
 @pytest.mark.parametrize("override", ["rate", "=3", "rate.x=1"])

@@ -47,20 +47,24 @@ def packaged_recipes() -> Path:
 
 
 def find_recipe(name: str | Path) -> Path:
-    """The file `name`, or the packaged recipe of that name (with or without `.yaml`).
+    """The file `name`, or the packaged recipe of that name; folder and `.yaml` may be left out.
 
     Raises:
-        ConfigError: when neither exists.
+        ConfigError: when neither exists, or several recipes have the name.
     """
     path = Path(name)
     if path.is_file():
         return path
     root = packaged_recipes()
-    for candidate in (root / path, root / f"{path}.yaml"):
-        if candidate.is_file():
-            return candidate
-    shipped = sorted(str(p.relative_to(root)) for p in root.rglob("*.yaml"))
-    raise ConfigError(f"no recipe {str(name)!r}: not a file, nor one of " + ", ".join(shipped))
+    shipped = sorted(p.relative_to(root) for p in root.rglob("*.yaml"))
+    wanted = path if path.suffix == ".yaml" else path.with_name(f"{path.name}.yaml")
+    found = [p for p in shipped if p == wanted] or [p for p in shipped if p.match(str(wanted))]
+    if len(found) == 1:
+        return root / found[0]
+    if found:
+        raise ConfigError(f"recipe {str(name)!r} is one of " + ", ".join(map(str, found)))
+    names = ", ".join(map(str, shipped))
+    raise ConfigError(f"no recipe {str(name)!r}: not a file, nor one of {names}")
 
 
 def parse_value(text: str) -> Any:
