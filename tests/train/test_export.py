@@ -3,6 +3,7 @@ import json
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from gatelm.config import ConfigError
 from gatelm.data.tokenizer import byte_tokenizer
@@ -43,6 +44,66 @@ def test_the_folder_is_what_others_expect(model, tmp_path):
     assert load_model(tmp_path)[1] is None
 
 
+def test_the_config_is_one_that_transformers_reads(model, tmp_path):
+    export_model(tmp_path / "model", model, byte_tokenizer(), {}, context_tokens=64)
+    tree = json.loads((tmp_path / "model" / "config.json").read_text())
+    assert tree["model_type"] == "gatelm"
+    assert tree["architectures"] == ["GatelmForCausalLM"]
+    assert tree["tie_word_embeddings"] == (model.cfg.head == "tied")
+    assert tree["dtype"] == "float32"
+    assert tree["model"] == model.cfg.tree()
+    assert tree["max_position_embeddings"] == 64
+    ids = {"bos_token_id": 256, "eos_token_id": 257, "pad_token_id": 257}
+    assert ids.items() <= tree.items()
+    assert json.loads((tmp_path / "model" / "generation_config.json").read_text()) == ids
+
+
+def test_a_config_of_the_first_version_is_read(model, tmp_path):
+    export_model(tmp_path, model, None, {})
+    (tmp_path / "config.json").write_text(json.dumps(model.cfg.tree()))
+    tokens = torch.arange(12).view(2, 6)
+    assert torch.equal(load_model(tmp_path)[0](tokens), model(tokens))
+
+
+def test_shards_are_read(model, tmp_path):
+    export_model(tmp_path, model, None, {})
+    weights = load_file(tmp_path / "model.safetensors")
+    (tmp_path / "model.safetensors").unlink()
+    names = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+    shards = {
+        name: {k: v for i, (k, v) in enumerate(weights.items()) if i % 2 == n}
+        for n, name in enumerate(names)
+    }
+    for name, shard in shards.items():
+        save_file(shard, tmp_path / name, metadata={"format": "pt"})
+    index = {"weight_map": {key: name for name, shard in shards.items() for key in shard}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    tokens = torch.arange(12).view(2, 6)
+    assert torch.equal(load_model(tmp_path)[0](tokens), model(tokens))
+    (tmp_path / names[1]).unlink()
+    with pytest.raises(ConfigError, match=f"1 of 2 weight files are missing, such as {names[1]}"):
+        load_model(tmp_path)
+
+
+def test_contradictions_in_the_config_are_one_sentence(model, tmp_path):
+    export_model(tmp_path, model, None, {})
+    config = tmp_path / "config.json"
+    tree = json.loads(config.read_text())
+
+    def message(**changes):
+        config.write_text(json.dumps({**tree, **changes}))
+        with pytest.raises(ConfigError) as error:
+            load_model(tmp_path)
+        assert "\n" not in str(error.value)
+        return str(error.value)
+
+    contradiction = message(tie_word_embeddings=model.cfg.head != "tied")
+    assert f"but model.head is '{model.cfg.head}'" in contradiction
+    assert "num_layers: stands beside model" in message(num_layers=5)
+    assert "not a config of gatelm (it is one of model_type 'llama')" in message(model_type="llama")
+    assert "the tree of the model's config is missing" in message(model=None)
+
+
 def test_an_older_model_is_replaced(model, tmp_path):
     export_model(tmp_path / "model", model, byte_tokenizer(), {})
     export_model(tmp_path / "model", model, None, {})
@@ -56,7 +117,7 @@ def test_mistakes_are_one_sentence(model, tmp_path):
     export_model(tmp_path / "model", model, None, {})
     config = tmp_path / "model" / "config.json"
     tree = json.loads(config.read_text())
-    config.write_text(json.dumps({**tree, "num_layers": 3}))
+    config.write_text(json.dumps({**tree, "model": {**tree["model"], "num_layers": 3}}))
     with pytest.raises(ConfigError, match="does not fit") as error:
         load_model(tmp_path)
     assert "\n" not in str(error.value)

@@ -34,7 +34,7 @@ from gatelm.config.base import nearest
 from gatelm.hf.paper_release import PaperForCausalLM, is_paper_release, paper_config
 from gatelm.hf.probe import HFProbe
 from gatelm.hf.tokenizer import GatelmTokenizer, HFTokenizer
-from gatelm.train.export import load_model
+from gatelm.train.export import is_gatelm_config, load_model
 
 DTYPES = {
     "float32": torch.float32,
@@ -112,7 +112,7 @@ def _from_folder(
         tree = json.loads(config.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         raise ConfigError(f"{config}: cannot be read as JSON") from None
-    if isinstance(tree, dict) and "layer" in tree and "model_type" not in tree:
+    if is_gatelm_config(tree):
         return _gatelm(path, device, dtype)
     if not isinstance(tree, dict) or not isinstance(tree.get("model_type"), str):
         raise ConfigError(

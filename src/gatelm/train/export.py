@@ -1,4 +1,7 @@
-"""The final model as a folder: config, weights, tokenizer and model card."""
+"""The final model as a folder: config, weights, tokenizer and model card.
+
+Libraries that read Hugging Face folders read it too (`gatelm.hf.wrapper` is its model class).
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,11 @@ import json
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from gatelm.config import ConfigError
 from gatelm.data.tokenizer import Tokenizer, load_tokenizer
@@ -17,15 +22,24 @@ from gatelm.nn.model import Decoder, ModelConfig
 from gatelm.train.files import sync, write_json, writing
 
 CONFIG, WEIGHTS, TOKENIZER, CARD = "config.json", "model.safetensors", "tokenizer.json", "README.md"
+WEIGHTS_INDEX = "model.safetensors.index.json"
+TOKENIZER_CONFIG, GENERATION_CONFIG = "tokenizer_config.json", "generation_config.json"
+MODEL_TYPE, ARCHITECTURE = "gatelm", "GatelmForCausalLM"
 
 
 def export_model(
-    folder: Path, model: Decoder, tokenizer: Tokenizer | None, facts: dict[str, str]
+    folder: Path,
+    model: Decoder,
+    tokenizer: Tokenizer | None,
+    facts: dict[str, str],
+    *,
+    context_tokens: int | None = None,
 ) -> None:
     """Write the model folder in one step, in place of an older one.
 
     Args:
         facts: what the card says about the training, label to value.
+        context_tokens: the length of the rows it was trained on.
 
     Raises:
         WriteError: when it cannot be written; an older model is untouched then.
@@ -35,7 +49,15 @@ def export_model(
     try:
         with writing(folder):
             unfinished.mkdir(parents=True)
-            _write(unfinished, model, tokenizer, facts)
+            write_json(
+                unfinished / CONFIG, config_tree(model, tokenizer, context_tokens=context_tokens)
+            )
+            write_weights(unfinished, model)
+            if tokenizer is not None:
+                write_tokenizer(unfinished, tokenizer, context_tokens=context_tokens)
+            (unfinished / CARD).write_text(model_card(model.cfg, facts), encoding="utf-8")
+            for path in unfinished.iterdir():
+                sync(path)
             shutil.rmtree(folder, ignore_errors=True)
             unfinished.rename(folder)
             sync(folder.parent)
@@ -44,7 +66,7 @@ def export_model(
 
 
 def load_model(folder: Path | str) -> tuple[Decoder, Tokenizer | None]:
-    """The model (in evaluation mode, on the CPU) and tokenizer of a model or run folder.
+    """The model (fp32, in evaluation mode, on the CPU) and tokenizer of a model or run folder.
 
     Raises:
         ConfigError: when a file is missing, damaged, or does not fit the config.
@@ -58,11 +80,8 @@ def load_model(folder: Path | str) -> tuple[Decoder, Tokenizer | None]:
         tree = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     except ValueError:
         raise ConfigError(f"{folder / CONFIG}: not valid JSON") from None
-    model = Decoder(ModelConfig.parse(tree, str(folder / CONFIG)))
-    try:
-        weights = load_file(folder / WEIGHTS)
-    except (OSError, SafetensorError) as error:
-        raise ConfigError(f"{folder / WEIGHTS}: cannot be read ({error})") from None
+    model = Decoder(parse_config(tree, str(folder / CONFIG)))
+    weights = read_weights(folder)
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
@@ -70,6 +89,115 @@ def load_model(folder: Path | str) -> tuple[Decoder, Tokenizer | None]:
         raise ConfigError(f"{folder}: {WEIGHTS} does not fit {CONFIG}: {problem:.300}") from None
     path = folder / TOKENIZER
     return model.eval(), load_tokenizer(path) if path.is_file() else None
+
+
+def is_gatelm_config(tree: Any) -> bool:
+    """Whether the content of a config.json is a model of this package."""
+    if not isinstance(tree, dict):
+        return False
+    return tree.get("model_type") == MODEL_TYPE or ("layer" in tree and "model_type" not in tree)
+
+
+def parse_config(tree: Any, where: str) -> ModelConfig:
+    """The model of a config.json: its `model` tree, or the whole of it before there was one.
+
+    Raises:
+        ConfigError: when it is none, or says two things about the head.
+    """
+    if not is_gatelm_config(tree):
+        kind = tree.get("model_type") if isinstance(tree, dict) else None
+        of = f"it is one of model_type {kind!r}" if kind else "it has no model_type"
+        raise ConfigError(f"{where}: not a config of gatelm ({of})")
+    if "model_type" not in tree:
+        return ModelConfig.parse(tree, where)
+    if not isinstance(tree.get("model"), dict):
+        raise ConfigError(f"{where}: model: the tree of the model's config is missing")
+    if outside := sorted(set(tree) & set(ModelConfig.model_fields)):
+        raise ConfigError(f"{where}: {outside[0]}: stands beside model; it belongs inside it")
+    cfg = ModelConfig.parse(tree["model"], f"{where}: model")
+    tied = tree.get("tie_word_embeddings", cfg.head == "tied")
+    if tied != (cfg.head == "tied"):
+        raise ConfigError(
+            f"{where}: tie_word_embeddings is {str(tied).lower()}, but model.head is {cfg.head!r}; "
+            "make them agree with the weights"
+        )
+    return cfg
+
+
+def config_tree(
+    model: Decoder, tokenizer: Tokenizer | None, *, context_tokens: int | None = None
+) -> dict[str, Any]:
+    """The content of config.json."""
+    tree: dict[str, Any] = {
+        "architectures": [ARCHITECTURE],
+        "model_type": MODEL_TYPE,
+        "dtype": str(model.embedding.weight.dtype).removeprefix("torch."),
+        "tie_word_embeddings": model.cfg.head == "tied",
+        "model": model.cfg.tree(),
+    }
+    if context_tokens is not None:
+        tree["max_position_embeddings"] = context_tokens
+    return tree if tokenizer is None else {**tree, **_special_ids(tokenizer)}
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """The tensors of model.safetensors, or of the shards that its index names.
+
+    Raises:
+        ConfigError: when a file is missing or damaged.
+    """
+    names, index = [WEIGHTS], folder / WEIGHTS_INDEX
+    if not (folder / WEIGHTS).is_file() and index.is_file():
+        try:
+            names = sorted(
+                set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+            )
+        except (ValueError, KeyError, AttributeError, TypeError):
+            raise ConfigError(f"{index}: not an index of weights") from None
+        missing = [name for name in names if not (folder / name).is_file()]
+        if missing:
+            raise ConfigError(
+                f"{folder}: {len(missing)} of {len(names)} weight files are missing, such as "
+                f"{missing[0]}"
+            )
+    weights: dict[str, Tensor] = {}
+    for name in names:
+        try:
+            weights.update(load_file(folder / name))
+        except (OSError, SafetensorError) as error:
+            raise ConfigError(f"{folder / name}: cannot be read ({error})") from None
+    return weights
+
+
+def write_weights(folder: Path, model: Decoder) -> None:
+    """Write model.safetensors: every parameter by its name in the model."""
+    weights = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
+    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
+    # safetensors writes through a private temporary file; the model is for everyone to read.
+    (folder / WEIGHTS).chmod(0o666 & ~_umask())
+
+
+def write_tokenizer(
+    folder: Path, tokenizer: Tokenizer, *, context_tokens: int | None = None
+) -> None:
+    """Write tokenizer.json, tokenizer_config.json and generation_config.json.
+
+    Others encode as training did: BOS in front, and special tokens never read from text.
+    """
+    tokenizer.save(folder / TOKENIZER)
+    config: dict[str, Any] = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": tokenizer.bos,
+        "eos_token": tokenizer.eos,
+        "pad_token": tokenizer.eos,
+        "add_bos_token": True,
+        "split_special_tokens": True,
+        "clean_up_tokenization_spaces": False,
+    }
+    if context_tokens is not None:
+        config["model_max_length"] = context_tokens
+    write_json(folder / TOKENIZER_CONFIG, config)
+    write_json(folder / GENERATION_CONFIG, _special_ids(tokenizer))
 
 
 def model_card(cfg: ModelConfig, facts: dict[str, str]) -> str:
@@ -88,6 +216,7 @@ def model_card(cfg: ModelConfig, facts: dict[str, str]) -> str:
     table = "\n".join(f"| {label} | {value} |" for label, value in rows.items())
     return f"""---
 library_name: gatelm
+pipeline_tag: text-generation
 tags: [gated-attention]
 ---
 
@@ -97,26 +226,25 @@ tags: [gated-attention]
 |---|---|
 {table}
 
-`config.json` holds the model's config, `model.safetensors` its weights by parameter name. Load:
+`config.json` holds the model's config, `model.safetensors` its weights by parameter name. With
+`gatelm` installed, `gatelm generate path/to/this/folder --prompt "..."` continues a text. In Python:
+
+    import gatelm  # makes the model known to transformers
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained("path/to/this/folder")
+    tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")
+
+or, as a plain torch module with a tokenizer of gatelm:
 
     from gatelm.train.export import load_model
     model, tokenizer = load_model("path/to/this/folder")
 """
 
 
-def _write(
-    folder: Path, model: Decoder, tokenizer: Tokenizer | None, facts: dict[str, str]
-) -> None:
-    write_json(folder / CONFIG, model.cfg.tree())
-    weights = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
-    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
-    # safetensors writes through a private temporary file; the model is for everyone to read.
-    (folder / WEIGHTS).chmod(0o666 & ~_umask())
-    if tokenizer is not None:
-        tokenizer.save(folder / TOKENIZER)
-    (folder / CARD).write_text(model_card(model.cfg, facts), encoding="utf-8")
-    for path in folder.iterdir():
-        sync(path)
+def _special_ids(tokenizer: Tokenizer) -> dict[str, int]:
+    bos, eos = tokenizer.bos_id, tokenizer.eos_id
+    return {"bos_token_id": bos, "eos_token_id": eos, "pad_token_id": eos}
 
 
 def _umask() -> int:

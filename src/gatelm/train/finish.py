@@ -43,6 +43,6 @@ def finish(
         "Validation loss": f"{metrics.get('val_loss', math.nan):.4f} nats per token",
         "Versions": ", ".join(f"{name} {version}" for name, version in versions().items()),
     }
-    export_model(folder.model, model, source.tokenizer, facts)
+    export_model(folder.model, model, source.tokenizer, facts, context_tokens=source.seq_len)
     write_json(folder.analysis, final.to_json())
     return metrics
