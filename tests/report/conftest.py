@@ -8,10 +8,15 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
+import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from html import unescape
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -302,6 +307,92 @@ def built_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from gatelm.report.build import build_report
 
     return build_report(full_study(tmp_path_factory.mktemp("full")))
+
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+BINARY = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+
+PROBE = """<script>
+window.faults = [];
+window.addEventListener("error", (event) => faults.push(String(event.message)));
+window.addEventListener("unhandledrejection", (event) => faults.push(String(event.reason)));
+document.addEventListener("securitypolicyviolation", (event) => faults.push(event.blockedURI));
+async function probe() {
+  const root = document.documentElement;
+  while (!root.dataset.charts) await new Promise((done) => setTimeout(done, 20));
+  const places = Array.from(document.querySelectorAll("[data-chart]"));
+  const marks = (place) => place.querySelectorAll("svg .mark-rect.role-mark path").length;
+  const maps = places.filter((place) => place.dataset.chart.includes("attention-map"));
+  const shown = maps.map(marks);
+  for (const select of document.querySelectorAll("[data-param=first]")) {
+    select.value = JSON.stringify("hide");
+    select.dispatchEvent(new Event("change"));
+  }
+  await new Promise((done) => setTimeout(done, 500));
+  parent.postMessage({
+    charts: root.dataset.charts,
+    empty: places.filter((p) => !p.querySelector("svg [role=graphics-symbol], svg path")).length,
+    wide: places.filter((p) => p.scrollWidth > p.clientWidth + 1).map((p) => p.dataset.chart),
+    width: window.innerWidth,
+    scrollWidth: root.scrollWidth,
+    shown, hidden: maps.map(marks), faults,
+  }, "*");
+}
+</script>"""
+
+
+# A window has a least width of about 500 pixels, a frame has not.
+FRAME = """<!DOCTYPE html><iframe src="report.html" style="width:{width}px;height:900px;border:0">
+</iframe><script>
+addEventListener("message", (event) => {{
+  const out = document.createElement("pre");
+  out.id = "probe";
+  out.textContent = JSON.stringify(event.data);
+  document.body.append(out);
+}});
+</script>"""
+
+
+def look_at(html: str, folder: Path, width: int) -> dict[str, Any]:
+    """What the page says of itself after drawing, in a frame of that width."""
+    assert BINARY is not None
+    head, tail = html.split("<head>", 1)
+    end = tail.rindex("</body>")
+    report, frame = folder / "report.html", folder / "frame.html"
+    report.write_text(f"{head}<head>{PROBE}{tail[:end]}<script>probe()</script>{tail[end:]}")
+    frame.write_text(FRAME.format(width=width))
+    command = [
+        BINARY, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+        "--disable-background-networking", "--disable-component-update", "--disable-sync",
+        "--disable-dev-shm-usage", "--hide-scrollbars", "--enable-logging=stderr",
+        "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={folder / 'profile'}",
+        f"--window-size={width + 40},1000", "--virtual-time-budget=60000", "--dump-dom",
+        frame.as_uri(),
+    ]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=150, check=True)
+    found = re.search(r'<pre id="probe">(.*?)</pre>', done.stdout, re.S)
+    assert found, f"the page did not finish drawing: {done.stderr[-2000:]}"
+    console = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+    return {**json.loads(unescape(found[1])), "console": console}
+
+
+def check_page(seen: dict[str, Any], width: int) -> None:
+    assert seen["console"] == []
+    assert seen["faults"] == []
+    drawn, total = seen["charts"].split("/")
+    assert drawn == total
+    assert seen["empty"] == 0
+    assert seen["wide"] == []
+    assert seen["width"] == width
+    assert seen["scrollWidth"] <= width
+
+
+@pytest.fixture(scope="session")
+def browser() -> SimpleNamespace:
+    """`look` at a page in headless Chromium, from file:// and without a network, and `check` it."""
+    if BINARY is None:
+        pytest.skip(f"needs one of {', '.join(BROWSERS)} on the path")
+    return SimpleNamespace(look=look_at, check=check_page)
 
 
 if __name__ == "__main__":

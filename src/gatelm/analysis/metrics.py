@@ -249,8 +249,8 @@ _ALL = (
     Metric(
         "gated_share",
         "First token's share of what is carried, gated",
-        "As before, with |g_i * v_j| in place of |v_j|, g_i the gate's scores at the query: what "
-        "passes the gate after attention.",
+        "As the first token's share of what is carried, with |g_i * v_j| in place of |v_j|, g_i "
+        "the gate's scores at the query: what passes the gate after attention.",
         None,
     ),
     Metric(
@@ -263,8 +263,8 @@ _ALL = (
     Metric(
         "sinks_on_delimiters",
         "Sinks on later delimiters",
-        "Of the same, the share on later tokens whose text has no letter and no digit "
-        "(punctuation, white space, line ends).",
+        "Of all sinks (see sinks that are first tokens), the share on later tokens whose text has "
+        "no letter and no digit (punctuation, white space, line ends).",
         None,
     ),
     Metric(
@@ -299,7 +299,7 @@ _ALL = (
     Metric(
         "heads_effective_rank_centred",
         "Effective rank of the heads' outputs, centred",
-        "The same after the mean over tokens is taken off.",
+        "As that of the heads' outputs, after the mean over tokens is taken off.",
         None,
     ),
     Metric(
@@ -311,7 +311,7 @@ _ALL = (
     Metric(
         "branch_effective_rank_centred",
         "Effective rank of the attention output, centred",
-        "The same after the mean over tokens is taken off.",
+        "As that of the attention output, after the mean over tokens is taken off.",
         None,
     ),
 )

@@ -264,7 +264,7 @@ class _Text:
 
         if self._options.text is not None:
             raise ConfigError(
-                f"{place}: the model has no tokenizer, so --text cannot be read by it"
+                f"{place}: the model has no tokenizer, so it cannot read --text; leave it out"
             )
         path = Path(place).expanduser()
         found = next((p for p in (path, path.parent) if (p / "config.yaml").is_file()), None)

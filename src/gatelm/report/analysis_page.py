@@ -69,6 +69,7 @@ def _title(models: list[Looked]) -> str:
 
 def _lead(results: Mapping[str, Any], models: list[Looked]) -> str:
     text = results.get("text") or {}
-    sizes = {(m.analysis.get("num_sequences"), m.analysis.get("seq_len")) for m in models}
-    rows = ", ".join(f"{n} rows of {length} tokens" for n, length in sorted(sizes, key=str))
-    return f"{', '.join(model.name for model in models)} on {text.get('source', 'text')}: {rows}."
+    sizes = [(m.analysis.get("num_sequences"), m.analysis.get("seq_len")) for m in models]
+    rows = [f"{n} rows of {length} tokens" for n, length in dict.fromkeys(sizes) if n and length]
+    beside = f": {', '.join(rows)}" if rows else ""
+    return f"{', '.join(m.name for m in models)} on {text.get('source', 'text')}{beside}."

@@ -70,7 +70,7 @@ def add_streaming(page: Page, models: Sequence[Looked], palette: Palette) -> Non
         x_title="first tokens in the cache",
         y_title="nats per token",
     )
-    page.chart(Figure("streaming", chart))
+    page.chart(Figure("streamed-loss", chart))
     kept = [str(e["first_tokens"]) for e in streamed[0].streaming["rows"]]
     columns = [
         Column("Model"),
