@@ -1,4 +1,4 @@
-"""Planned time: assumed, then measured."""
+"""Planned time: from a probe, then measured."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import io
 import json
 
 import pytest
+import torch
 from rich.console import Console
 
-from gatelm.study.estimate import ASSUMED_FLOPS_PER_SECOND, estimate
+from gatelm.study import estimate as estimate_module
+from gatelm.study.estimate import UTILISATION, estimate, matmul_flops_per_second
 from gatelm.study.plan_table import plan_json, plan_table, short_number
 from gatelm.study.resources import Resources
 
@@ -20,13 +22,27 @@ def finish(root, run, seconds):
     (folder / "result.json").write_text(json.dumps(result))
 
 
-def test_without_a_finished_run_the_rate_is_assumed(make_plan, tmp_path):
+def test_without_a_finished_run_the_rate_is_probed(make_plan, tmp_path, monkeypatch):
+    asked = []
+
+    def speed(*args):
+        asked.append(args)
+        return 1e9
+
+    monkeypatch.setattr(estimate_module, "matmul_flops_per_second", speed)
     plan = make_plan()
     times = estimate(plan, tmp_path, Resources(workers=2, threads=3))
-    one = plan.runs[0].flops / (3 * ASSUMED_FLOPS_PER_SECOND["cpu"])
-    assert times.basis == "assumed"
+    one = plan.runs[0].flops / (UTILISATION * 1e9)
+    assert set(asked) == {(plan.runs[0].config.train.precision, "cpu", 3)}
+    assert times.basis == "probed"
     assert times.seconds[plan.runs[0]] == pytest.approx(one)
     assert times.wall_seconds == pytest.approx(4 * one / 2)
+
+
+def test_the_probe_leaves_the_threads_alone():
+    before = torch.get_num_threads()
+    assert matmul_flops_per_second("fp32", "cpu", 1) > 1e6
+    assert torch.get_num_threads() == before
 
 
 def test_finished_runs_give_the_rate_and_are_not_counted(make_plan, tmp_path):

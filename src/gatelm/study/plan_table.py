@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gatelm.study.estimate import Estimate, assumed_rate
+from gatelm.study.estimate import UTILISATION, Estimate
 from gatelm.study.folder import read_state
 from gatelm.study.plan import Plan, PlannedRun
 from gatelm.study.progress import clock_time
@@ -97,7 +97,7 @@ def _total(plan: Plan, times: Estimate, resources: Resources) -> str:
     if times.basis == "measured":
         basis = "from the throughput of finished runs"
     else:
-        basis = f"at an assumed {short_number(assumed_rate(resources))}FLOP/s a run, a guess"
+        basis = f"at {UTILISATION:.0%} of the speed of this machine's matrix products, a guess"
     return (
         f"{len(times.seconds)} of {len(plan.runs)} runs to train, {flops}FLOP in all; "
         f"with {_processes(resources)} about {clock_time(times.wall_seconds)}, "
