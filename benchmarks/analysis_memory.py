@@ -10,8 +10,9 @@ model  a whole Llama of that shape (30 layers) with random weights: `gatelm.anal
        reduced to the same numbers. Neither computes logits.
 long   the first part's left side alone, at lengths whose matrices would not fit.
 
-Peak memory is what the work adds to the resident memory of the process before it. What would need
-more than --memory-gib for its matrices is not run, and said so.
+Peak memory is what the work adds to the resident memory of the process before it. Seconds are those
+of the processor, which a busy machine does not stretch much. What would need more than --memory-gib
+for its matrices is not run, and said so.
 
     python benchmarks/analysis_memory.py [--part layer|model|long|all] [--lengths 1024 2048 4096]
         [--long 32768 131072] [--threads 1] [--memory-gib 8] [--json]
@@ -44,7 +45,8 @@ class Measured:
     tokens: int
     layers: int
     peak_mib: float | None
-    seconds: float | None
+    cpu_seconds: float | None
+    wall_seconds: float | None
     matrices_mib: float
     """What the attention matrices alone take, all layers kept."""
 
@@ -142,17 +144,20 @@ METHODS: dict[str, dict[str, Callable[[int], Work]]] = {
 }
 
 
-def in_this_process(part: str, method: str, tokens: int, threads: int) -> tuple[float, float]:
-    """Seconds, and MiB of resident memory that the work adds (Linux)."""
+def in_this_process(
+    part: str, method: str, tokens: int, threads: int
+) -> tuple[float, float, float]:
+    """MiB of resident memory that the work adds (Linux), processor seconds and wall seconds."""
     torch.set_num_threads(threads)
     build = METHODS[part][method]
     build(WARM_UP_TOKENS)()  # everything imported and compiled before the measurement
     work = build(tokens)
     before = _status_kib("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # resets the peak
-    started = time.perf_counter()
+    started, started_cpu = time.perf_counter(), time.process_time()
     work()
-    return time.perf_counter() - started, (_status_kib("VmHWM") - before) / 1024
+    seconds = time.process_time() - started_cpu, time.perf_counter() - started
+    return (_status_kib("VmHWM") - before) / 1024, *seconds
 
 
 def _status_kib(key: str) -> int:
@@ -165,10 +170,10 @@ def measure(part: str, method: str, tokens: int, threads: int, memory_gib: float
     layers = LAYERS if part == "model" else 1
     matrices = layers * HEADS * tokens**2 * 4 / 2**20
     if method == "matrices" and matrices > memory_gib * 1024:
-        return Measured(part, method, tokens, layers, None, None, matrices)
+        return Measured(part, method, tokens, layers, None, None, None, matrices)
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        seconds, peak = pool.apply(in_this_process, (part, method, tokens, threads))
-    return Measured(part, method, tokens, layers, peak, seconds, matrices)
+        found = pool.apply(in_this_process, (part, method, tokens, threads))
+    return Measured(part, method, tokens, layers, *found, matrices)
 
 
 def line(found: Measured) -> str:
@@ -177,7 +182,7 @@ def line(found: Measured) -> str:
         return f"{start} not run: its matrices alone take {found.matrices_mib:,.0f} MiB"
     return (
         f"{start} {found.peak_mib:>9,.1f} MiB, {found.peak_mib * 1024 / found.tokens:,.1f} KiB a "
-        f"token, {found.seconds:,.2f} s (matrices alone: {found.matrices_mib:,.0f} MiB)"
+        f"token, {found.cpu_seconds:,.2f} s (matrices alone: {found.matrices_mib:,.0f} MiB)"
     )
 
 

@@ -66,6 +66,17 @@ def test_values_that_change_with_position_are_refused(build):
         find_rotations(Positioned(build()), TOKENS, 100)
 
 
+class Foreign(DecoderHandover):
+    """Knows of rotary embeddings that some of its layers cannot have."""
+
+    def inverse_frequencies(self):
+        return [torch.ones(99), *super().inverse_frequencies()]
+
+
+def test_an_embedding_wider_than_the_heads_is_passed_over(build):
+    assert len(find_rotations(Foreign(build()), TOKENS, 100)[0].inverse_frequency) == 4
+
+
 class Partial(DecoderHandover):
     """Hands over one layer fewer than it has."""
 

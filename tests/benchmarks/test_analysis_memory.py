@@ -51,4 +51,4 @@ def test_the_command_prints_json():
     )
     results = json.loads(done.stdout)["results"]
     assert [r["method"] for r in results] == ["gatelm", "matrices"]
-    assert all(r["seconds"] > 0 and r["peak_mib"] >= 0 for r in results)
+    assert all(r["cpu_seconds"] > 0 and r["peak_mib"] >= 0 for r in results)

@@ -28,6 +28,10 @@ class Rotation:
     inverse_frequency: Float[Tensor, " R"] | None = None
     pairs: Literal["halves", "neighbours"] = "halves"
 
+    def fits(self, width: int) -> bool:
+        """Whether heads of this width have enough channels to turn."""
+        return self.inverse_frequency is None or 2 * len(self.inverse_frequency) <= width
+
     def apply(
         self, x: Float[Tensor, "B T N H"], positions: Int[Tensor, " T"]
     ) -> Float[Tensor, "B T N H"]:
@@ -88,10 +92,15 @@ def _matching(
             f"the values in layer {call.layer} of {name} change with position (learned positions, "
             "or a gate on them): keys in its cache cannot be moved"
         )
-    for rotation in candidates:
+
+    def error(rotation: Rotation) -> float:
         q, k = (rotation.apply(t[:1].float(), spread) for t in (call.q, call.k))
-        if max(_difference(call.q[1:], q), _difference(call.k[1:], k)) <= tolerance:
-            return rotation
+        return max(_difference(call.q[1:], q), _difference(call.k[1:], k))
+
+    fitting = [each for each in candidates if each.fits(call.q.shape[-1])]
+    best = min(fitting, key=error)
+    if error(best) <= tolerance:
+        return best
     raise ValueError(
         f"q and k in layer {call.layer} of {name} are not turned by one rotation up to position "
         f"{last_position}: its cache cannot be moved. If its positions change with length, a "
