@@ -1,3 +1,7 @@
 """gatelm: language models with gated attention, from the gate to the verdict."""
 
+from gatelm.hf.registration import register as _register
+
 __version__ = "0.1.0"
+
+_register()

@@ -11,8 +11,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import tokenizers
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
+from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 
 from gatelm.config import ConfigError
@@ -184,13 +186,18 @@ def write_tokenizer(
 
     Others encode as training did: BOS in front, and special tokens never read from text.
     """
-    tokenizer.save(folder / TOKENIZER)
+    with_bos = tokenizers.Tokenizer.from_str(tokenizer.to_json())
+    with_bos.post_processor = TemplateProcessing(
+        single=[tokenizer.bos, "$A"],
+        pair=[tokenizer.bos, "$A", "$B:1"],
+        special_tokens=[(tokenizer.bos, tokenizer.bos_id)],
+    )
+    (folder / TOKENIZER).write_text(with_bos.to_str(pretty=False), encoding="utf-8")
     config: dict[str, Any] = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": tokenizer.bos,
         "eos_token": tokenizer.eos,
         "pad_token": tokenizer.eos,
-        "add_bos_token": True,
         "split_special_tokens": True,
         "clean_up_tokenization_spaces": False,
     }
@@ -227,7 +234,8 @@ tags: [gated-attention]
 {table}
 
 `config.json` holds the model's config, `model.safetensors` its weights by parameter name. With
-`gatelm` installed, `gatelm generate path/to/this/folder --prompt "..."` continues a text. In Python:
+`gatelm` installed, `gatelm generate path/to/this/folder --prompt "..."` continues a text. In
+Python:
 
     import gatelm  # makes the model known to transformers
     from transformers import AutoModelForCausalLM, AutoTokenizer
