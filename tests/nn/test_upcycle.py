@@ -87,7 +87,7 @@ def test_before_the_softmax_only_a_score_of_one_will_do(plain, preset):
     cfg, state = add_gate(plain.cfg, plain.state_dict(), preset, "two_sigmoid")
     with torch.no_grad():
         assert torch.equal(model_of(cfg, state)(tokens()), plain(tokens()))
-    with pytest.raises(ConfigError, match="before the softmax.*use two_sigmoid"):
+    with pytest.raises(ConfigError, match=r"before the softmax.*use two_sigmoid"):
         add_gate(plain.cfg, plain.state_dict(), preset, "double-out")
 
 

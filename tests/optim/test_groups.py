@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from gatelm.config import ConfigError
-from gatelm.optim.build import build_optimizer, set_lr
+from gatelm.optim.build import build_optimizer, frozen, set_lr
 from gatelm.optim.config import OptimConfig
 from gatelm.optim.groups import parameter_groups
 
@@ -102,3 +102,44 @@ def test_frozen_parameters_are_left_out():
     model.embedding.weight.requires_grad_(False)
     names = [g["name"] for g in build_optimizer(model, OptimConfig()).param_groups]
     assert "embeddings" not in names
+
+
+LATER = {"groups": {name: {"train_from_step": 4} for name in ("vectors", "embeddings", "matrices")}}
+
+
+def test_groups_that_wait_need_no_gradient_and_get_the_first_update_of_adamw():
+    tree = {"lr": 1e-2, **LATER, "weight_decay": 0.0}
+    tree["groups"] = {**tree["groups"], "gates": {"warmup_steps": 2}}
+    model, plain = Tiny(), Tiny()
+    plain.load_state_dict(model.state_dict())
+    optimizer = build_optimizer(model, OptimConfig.parse(tree))
+    waiting = {"norm.weight", "norm.bias", "embedding.weight", "attn.q.weight"}
+    with frozen(optimizer, 3):
+        assert {n for n, p in model.named_parameters() if not p.requires_grad} == waiting
+    with frozen(optimizer, 4):
+        assert all(p.requires_grad for p in model.parameters())
+    assert all(p.requires_grad for p in model.parameters())
+
+    set_lr(optimizer, 1e-2, 0)
+    rates = {g["name"]: g["lr"] for g in optimizer.param_groups}
+    assert rates["gates"] == 5e-3
+    assert rates["matrices"] == 0.0
+    model.attn.gates["sdpa"].proj["x"].weight.grad = torch.ones(2, 4)
+    optimizer.step()
+    assert torch.equal(model.attn.q.weight, plain.attn.q.weight)
+
+    set_lr(optimizer, 1e-2, 4)
+    reference = torch.optim.AdamW([plain.attn.q.weight], lr=1e-2, betas=(0.9, 0.95), fused=True)
+    model.attn.q.weight.grad = plain.attn.q.weight.grad = torch.full((4, 4), 0.3)
+    for group in reference.param_groups:
+        group["weight_decay"] = 0.0
+    optimizer.step()
+    reference.step()
+    assert torch.equal(model.attn.q.weight, plain.attn.q.weight)
+
+
+def test_some_group_must_train_from_the_beginning():
+    tree = {"groups": {**LATER["groups"], "gates": {"train_from_step": 9}, "gate_biases": None}}
+    tree["groups"]["vectors"]["pattern"] = ".*"
+    with pytest.raises(ConfigError, match="no group of this model trains before step 4"):
+        build_optimizer(Tiny(), OptimConfig.parse(tree))

@@ -5,7 +5,7 @@ import pytest
 
 from gatelm.config import ConfigError
 from gatelm.optim.config import OptimConfig
-from gatelm.optim.schedule import lr, lr_factor
+from gatelm.optim.schedule import lr, lr_factor, ramp
 
 
 def factors(tree, total_steps):
@@ -69,3 +69,8 @@ def test_lr_scales_the_factor_by_the_peak():
 def test_an_unknown_schedule_key_names_the_nearest():
     with pytest.raises(ConfigError, match="did you mean 'warmup_steps'"):
         OptimConfig.parse({"schedule": {"kind": "cosine", "warm_up_steps": 3}})
+
+
+def test_a_group_waits_and_then_rises():
+    assert [ramp(step, 2, 4) for step in range(8)] == [0, 0, 0.25, 0.5, 0.75, 1, 1, 1]
+    assert [ramp(step, 0, 0) for step in range(2)] == [1, 1]

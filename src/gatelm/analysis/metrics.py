@@ -314,6 +314,32 @@ _ALL = (
         "As that of the attention output, after the mean over tokens is taken off.",
         None,
     ),
+    Metric(
+        "gate_score_change",
+        "Change of the gates' scores",
+        "Mean of |score at the end - score at the start| over held-out tokens, heads, channels and "
+        "gates, both models reading the same tokens. For runs that begin from a trained model.",
+        None,
+    ),
+    Metric(
+        "gate_mean_start",
+        "Mean gate score at the start",
+        "The mean gate score of the model that the run began from, over the same tokens.",
+        None,
+    ),
+    Metric(
+        "gate_weight_change",
+        "Change of the gates' parameters",
+        "Root mean square of the difference from the start, over all gate parameters.",
+        None,
+    ),
+    Metric(
+        "gate_weight_change_relative",
+        "Relative change of the gates' parameters",
+        "Norm of the difference from the start over the norm at the start, all gates together; "
+        "absent where they start at zero.",
+        None,
+    ),
 )
 
 METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}

@@ -72,6 +72,8 @@ def train(
 
 
 def _summary(result: RunResult, cfg: RunConfig, again: str, *, was_there: bool) -> str:
+    from gatelm.analysis.movement import sentence
+
     total = cfg.train.total_steps
     if result.status == "stopped":
         return f"stopped at step {result.steps} of {total}, saved; go on with: {again}"
@@ -91,7 +93,9 @@ def _summary(result: RunResult, cfg: RunConfig, again: str, *, was_there: bool) 
         f"{title}: {result.steps:,} steps, {result.tokens:,} tokens, {result.seconds:,.0f} s of "
         f"training, {result.parameters:,} parameters ({result.gate_parameters:,} in gates)"
     )
-    return "\n".join([head, *shown, f"model: {result.folder / 'model'}"])
+    gates = sentence(result.metrics)
+    moved = [] if gates is None else [gates]
+    return "\n".join([head, *shown, *moved, f"model: {result.folder / 'model'}"])
 
 
 def _json(result: RunResult) -> str:

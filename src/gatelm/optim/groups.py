@@ -21,6 +21,8 @@ class ParameterGroup:
     parameters: tuple[nn.Parameter, ...]
     lr_scale: float
     weight_decay: float
+    train_from_step: int = 0
+    warmup_steps: int = 0
 
 
 def parameter_groups(
@@ -74,4 +76,6 @@ def _group(name: str, members: list[tuple[str, nn.Parameter]], cfg: OptimConfig)
         parameters=tuple(p for _, p in members),
         lr_scale=group.lr_scale,
         weight_decay=cfg.weight_decay if group.weight_decay is None else group.weight_decay,
+        train_from_step=group.train_from_step,
+        warmup_steps=group.warmup_steps,
     )

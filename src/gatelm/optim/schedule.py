@@ -47,6 +47,16 @@ def lr_factor(schedule: ScheduleConfig, step: int, total_steps: int) -> float:
     return schedule.min_lr_ratio + (1 - schedule.min_lr_ratio) * _DECAY[shape](progress)
 
 
+def ramp(step: int, from_step: int, warmup_steps: int) -> float:
+    """A group's own factor: 0 before it trains, then (steps since then + 1) / `warmup_steps` to 1.
+
+    Multiplies the schedule's rate, whose warm-up is counted from the run's beginning.
+    """
+    if step < from_step:
+        return 0.0
+    return min(1.0, (step - from_step + 1) / warmup_steps) if warmup_steps else 1.0
+
+
 _DECAY = {
     "linear": lambda progress: 1 - progress,
     "sqrt": lambda progress: 1 - math.sqrt(progress),

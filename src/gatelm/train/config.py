@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from collections.abc import Mapping
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from gatelm.config import Config, ConfigError, not_identity
+from gatelm.config import Config, ConfigError, added_later, not_identity
+from gatelm.config.load import merge
 from gatelm.data.config import DataConfig
 from gatelm.nn.model import ModelConfig
 from gatelm.optim.config import OptimConfig
+from gatelm.train.start import InitFrom, tokenizer_file, trained_config
 
 
 class TrainConfig(Config):
@@ -72,10 +75,32 @@ class RunConfig(Config):
     """Shown in reports and used for the default output folder."""
     seed: int = Field(default=0, ge=0)
     """Initial weights, data order, dropout."""
+    init_from: InitFrom | None = added_later(None)
+    """A trained model to go on from, or the path of its folder. What `model` leaves out is then
+    that model's, and a text's `data.tokenizer` too; `model` may have more gates."""
     model: ModelConfig
     data: DataConfig
     optim: OptimConfig = OptimConfig()
     train: TrainConfig
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_over_the_trained_model(cls, tree: Any) -> Any:
+        if not isinstance(tree, Mapping):
+            return tree
+        start = tree.get("init_from")
+        start = {"path": start} if isinstance(start, str) else start
+        path = start.path if isinstance(start, InitFrom) else None
+        if isinstance(start, Mapping) and isinstance(start.get("path"), str):
+            path = start["path"]
+        if path is None or not path.strip():
+            return {**tree, "init_from": start} if start is not None else tree
+        return {
+            **tree,
+            "init_from": start,
+            "model": _completed(tree.get("model"), path),
+            "data": _with_tokenizer(tree.get("data"), path),
+        }
 
     @model_validator(mode="after")
     def _rows_fit_learned_positions(self) -> Self:
@@ -90,13 +115,41 @@ class RunConfig(Config):
     def model_for(self, vocab_size: int) -> ModelConfig:
         """The model's config with the vocabulary of the data.
 
+        A trained model keeps its own vocabulary, which may be larger than its tokenizer's.
+
         Raises:
             ConfigError: when the config states another one.
         """
         stated = self.model.vocab_size
+        if self.init_from is not None:
+            own = stated or trained_config(self.init_from.path).vocab_size
+            if own is not None and vocab_size > own:
+                raise ConfigError(
+                    f"data: a vocabulary of {vocab_size}, but the model of init_from has one of "
+                    f"{own}; use that model's tokenizer"
+                )
+            return self.model.replace(vocab_size=own)
         if stated is not None and stated != vocab_size:
             raise ConfigError(
                 f"model.vocab_size: {stated}, but the data has a vocabulary of {vocab_size}; "
                 "set it to null to take the data's"
             )
         return self.model.replace(vocab_size=vocab_size)
+
+
+def _completed(model: Any, path: str) -> Any:
+    """The model's tree, what it leaves out taken from the trained model."""
+    if isinstance(model, ModelConfig) or (isinstance(model, Mapping) and "hidden_dim" in model):
+        return model
+    if model is not None and not isinstance(model, Mapping):
+        return model
+    return merge(trained_config(path).tree(), model or {})
+
+
+def _with_tokenizer(data: Any, path: str) -> Any:
+    if not isinstance(data, Mapping) or data.get("kind") != "text":
+        return data
+    if data.get("tokenizer") is not None or data.get("prepared") is not None:
+        return data
+    file = tokenizer_file(path)
+    return data if file is None else {**data, "tokenizer": {"kind": "file", "path": str(file)}}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 from gatelm.data.source import Source
 from gatelm.nn.model import Decoder
@@ -11,7 +12,11 @@ from gatelm.train.evaluate import evaluating, look_batches
 from gatelm.train.export import export_model
 from gatelm.train.files import write_json
 from gatelm.train.folder import RunFolder
+from gatelm.train.start import starting_model
 from gatelm.train.state import TrainState, versions
+
+if TYPE_CHECKING:
+    from gatelm.analysis.movement import Movement
 
 
 def finish(
@@ -36,6 +41,7 @@ def finish(
     metrics = final.metrics()
     facts = {
         "Run": cfg.name,
+        **({} if cfg.init_from is None else {"Started from": cfg.init_from.path}),
         "Data": source.fingerprint,
         "Seed": str(cfg.seed),
         "Steps": f"{state.step:,}",
@@ -43,6 +49,21 @@ def finish(
         "Validation loss": f"{metrics.get('val_loss', math.nan):.4f} nats per token",
         "Versions": ", ".join(f"{name} {version}" for name, version in versions().items()),
     }
+    tree = final.to_json()
+    if cfg.init_from is not None:
+        movement = _movement(cfg, source, model)
+        metrics |= movement.metrics()
+        tree["gate_movement"] = movement.to_json()
     export_model(folder.model, model, source.tokenizer, facts, context_tokens=source.seq_len)
-    write_json(folder.analysis, final.to_json())
+    write_json(folder.analysis, tree)
     return metrics
+
+
+def _movement(cfg: RunConfig, source: Source, model: Decoder) -> Movement:
+    """How far the gates are from the trained model's, or from where new ones began."""
+    from gatelm.analysis.movement import gate_movement
+
+    start = starting_model(model.cfg, cfg.seed, cfg.init_from, source.tokenizer)
+    start.to(next(model.parameters()).device)
+    batches = look_batches(source, cfg.train, cfg.train.eval_sequences)
+    return gate_movement(start, model, batches)

@@ -12,8 +12,6 @@ import torch
 
 from gatelm.config import ConfigError
 from gatelm.data.source import Source, build_source
-from gatelm.nn.init import init_weights
-from gatelm.nn.model import Decoder
 from gatelm.optim.build import build_optimizer
 from gatelm.train import checkpoint
 from gatelm.train.config import RunConfig, TrainConfig
@@ -24,6 +22,7 @@ from gatelm.train.parallel import World, world
 from gatelm.train.progress import Progress
 from gatelm.train.rng import seed_all
 from gatelm.train.run import Run
+from gatelm.train.start import model_folder, starting_model
 from gatelm.train.state import TrainState
 
 __all__ = ["Progress", "RunResult", "new_state", "train"]
@@ -61,6 +60,8 @@ def train(
         situation = run_folder.situation(cfg, resume) if processes.is_main else None
         if processes.from_main(situation) == "finished":
             return run_folder.read_result()
+        if cfg.init_from is not None:
+            model_folder(cfg.init_from.path)
         preparing = Progress(0, cfg.train.total_steps, None, None, "data")
         source = build_source(cfg.data, cfg.seed, report=lambda _: report(preparing))
         state = new_state(cfg, source, processes)
@@ -81,8 +82,9 @@ def train(
 
 def new_state(cfg: RunConfig, source: Source, processes: World) -> TrainState:
     """Model and optimiser at step 0."""
-    model = Decoder(cfg.model_for(source.vocab_size))
-    init_weights(model, cfg.seed)
+    model = starting_model(
+        cfg.model_for(source.vocab_size), cfg.seed, cfg.init_from, source.tokenizer
+    )
     model.to(processes.device)
     spikes = cfg.train.spike_window_steps, cfg.train.spike_threshold_std
     return TrainState(

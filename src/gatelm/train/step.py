@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gatelm.data.batch import IGNORE, Batch
-from gatelm.optim.build import set_lr
+from gatelm.optim.build import frozen, set_lr
 from gatelm.train.config import TrainConfig
 from gatelm.train.loss import LanguageModel, sum_loss
 from gatelm.train.parallel import World
@@ -45,15 +45,17 @@ def train_step(
     """Run `batch`, this process's rows of the step, and update the weights unless it must not.
 
     The loss is the sum over valid targets divided by their number over all microbatches and
-    processes. Nothing is updated when the loss or the gradient norm is not finite.
+    processes. Nothing is updated when the loss or the gradient norm is not finite, and no group
+    before its `train_from_step`.
     """
     targets, tokens = world.sums([float((batch.targets != IGNORE).sum()), float(_tokens(batch))])
-    loss, norm = _accumulate(state, batch, max(targets, 1.0), cfg, world)
+    with frozen(state.optimizer, state.step):
+        loss, norm = _accumulate(state, batch, max(targets, 1.0), cfg, world)
     status, spike = judge(state, loss, norm, cfg)
     if status == "updated":
         if grad_clip is not None:
             nn.utils.clip_grads_with_norm_(state.model.parameters(), grad_clip, torch.tensor(norm))
-        set_lr(state.optimizer, lr)
+        set_lr(state.optimizer, lr, state.step)
         state.optimizer.step()
     state.optimizer.zero_grad(set_to_none=True)
     if status != "diverged":
