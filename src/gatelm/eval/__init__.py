@@ -1,0 +1,1 @@
+"""Measure trained models: perplexity on text, and tasks of lm-evaluation-harness."""
