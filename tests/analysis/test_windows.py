@@ -72,6 +72,7 @@ def test_bos_that_does_not_exist_cannot_be_asked_for():
 def test_samples_are_spread_over_the_text():
     windows = cut("abcdefghijklmnopqrstuvwxyz", samples=3, seq_len=3)
     assert texts(windows) == ["^ab", "^mn", "^yz"]
+    assert texts(cut("abcdefghij", samples=1, seq_len=3)) == ["^ab"]
     assert len(cut("abcdef", samples=99, seq_len=3).tokens) == 3
 
 

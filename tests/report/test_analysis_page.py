@@ -202,7 +202,8 @@ def test_the_page_is_drawn_in_a_browser(results, browser, tmp_path: Path, width:
 
 @pytest.mark.slow
 def test_hostile_names_are_only_text(results, browser, tmp_path: Path):
-    evil = json.loads(json.dumps(results).replace('"w', json.dumps(EVIL)[:-1]))
+    token = json.dumps(EVIL)[:-1]
+    evil = json.loads(re.sub(r'"w(?=\d)', lambda match: token, json.dumps(results)))
     for model in evil["models"]:
         model["name"] = EVIL + model["name"]
         model["first_token"]["text"] = EVIL

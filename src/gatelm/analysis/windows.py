@@ -100,7 +100,7 @@ def cut_windows(
 ) -> Windows:
     """`samples` rows of `seq_len` tokens, spread evenly over the texts, none across two texts.
 
-    A row is a stretch of one text; BOS, where the rule asks for it, stands in front of every row
+    One sample is the first row. A row is a stretch of one text; BOS, where the rule asks for it, stands in front of every row
     and is not doubled where the text itself spells it out. The last row of a text may lack its
     last target. Reading ends when there are `CANDIDATES` times as many rows as wanted.
 
@@ -125,7 +125,7 @@ def cut_windows(
             f"--seq-len {seq_len}: the longest document has {longest} tokens and {need} are "
             f"needed; use --seq-len {max(longest, 2)} or a longer --text"
         )
-    chosen = [rows[i] for i in evenly(len(rows), samples)]
+    chosen = rows[:1] if samples == 1 else [rows[i] for i in evenly(len(rows), samples)]
     tokens = torch.tensor([row for row, _ in chosen])
     first = int(tokens[0, 0])
     return Windows(
