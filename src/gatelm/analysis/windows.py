@@ -100,9 +100,10 @@ def cut_windows(
 ) -> Windows:
     """`samples` rows of `seq_len` tokens, spread evenly over the texts, none across two texts.
 
-    One sample is the first row. A row is a stretch of one text; BOS, where the rule asks for it, stands in front of every row
-    and is not doubled where the text itself spells it out. The last row of a text may lack its
-    last target. Reading ends when there are `CANDIDATES` times as many rows as wanted.
+    One sample is the first row. A row is a stretch of one text; BOS, where the rule asks for it,
+    stands in front of every row and is not doubled where the text itself spells it out. The last
+    row of a text may lack its last target. Reading ends when there are `CANDIDATES` times as many
+    rows as wanted.
 
     Raises:
         ConfigError: no text is long enough, or the rule cannot be kept.
