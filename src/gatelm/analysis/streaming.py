@@ -77,12 +77,14 @@ def attention_rows(
     keys = k.to(precise).permute(0, 2, 3, 1)
     sums = keys.new_zeros(q.shape[0], q.shape[2], k.shape[1])
     rows_per_block = max(1, block_elements // (q.shape[0] * q.shape[2] * k.shape[1]))
-    blocks: list[_Block] = []
+    # Filled in place: a list of blocks would be a million small tensors in a text of 128k tokens.
+    whole = _Block(*(sums.new_empty(*sums.shape[:2], q.shape[1]) for _ in _Block._fields))
     with torch.autocast(q.device.type, enabled=False):
         for start in range(0, q.shape[1], rows_per_block):
             stop = min(start + rows_per_block, q.shape[1])
-            blocks.append(_block(q[:, start:stop].to(precise), keys, start, work, sums))
-    whole = _Block(*(torch.cat(column, dim=-1) for column in zip(*blocks, strict=True)))
+            block = _block(q[:, start:stop].to(precise), keys, start, work, sums)
+            for total, part in zip(whole, block, strict=True):
+                total[..., start:stop] = part
     position, seen_by = work.query(layout.position), _queries_per_key(layout, work)
     return AttentionRows(
         **whole._asdict(),
