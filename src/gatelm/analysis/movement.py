@@ -80,7 +80,8 @@ def gate_movement(start: nn.Module, end: nn.Module, batches: Iterable[Batch]) ->
     totals: dict[Place, _Pair] = {}
     for batch in batches:
         placed = Placed.on(ours.device, batch)
-        layout = Layout.of(placed.documents, *placed.tokens.shape, ours.device)
+        rows, num_tokens = placed.tokens.shape
+        layout = Layout.of(placed.documents, rows, num_tokens, ours.device)
         before, after = _Scores(), _Scores()
         theirs.observe(placed.tokens, placed.documents, before)
         ours.observe(placed.tokens, placed.documents, after)

@@ -217,6 +217,13 @@ def _is_plain(gate: Any) -> bool:
     )
 
 
+def _scales(modifier: Any) -> bool:
+    """Whether a tensor twice as large comes out twice as large."""
+    if not isinstance(modifier, GateConfig):
+        return False
+    return modifier.operation == "mul" and "y" not in modifier.inputs
+
+
 def _behind(gate: GateConfig, layer: LayerConfig, index: int, where: str) -> list[str]:
     """The weights of the linear map through which the gated tensor passes next."""
     if gate.site in ("q", "k", "q_rot", "k_rot"):
@@ -226,8 +233,7 @@ def _behind(gate: GateConfig, layer: LayerConfig, index: int, where: str) -> lis
         )
     if gate.site == "v":
         for other in layer.gates:
-            linear = isinstance(other, GateConfig) and other.operation == "mul"
-            if other.site == "sdpa" and not (linear and "y" not in other.inputs):
+            if other.site == "sdpa" and not _scales(other):
                 raise ConfigError(
                     f"{where}: the {other.kind} at 'sdpa' stands between it and W_o and is not "
                     "linear; use two_sigmoid"
