@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from gatelm import __version__
-from gatelm.cli import analyze, config, data, info, study, train
+from gatelm.cli import analyze, config, convert, data, generate, info, study, train
+from gatelm.cli import eval as evaluation
 
 app = typer.Typer(
     name="gatelm",
@@ -41,6 +42,9 @@ def _root(
 
 app.command()(train.train)
 app.command()(analyze.analyze)
+app.command()(convert.convert)
+app.command()(generate.generate)
+app.command("eval")(evaluation.evaluate)
 app.add_typer(study.app, name="study")
 app.add_typer(data.app, name="data")
 app.command()(info.info)

@@ -1,0 +1,140 @@
+"""`gatelm convert`: between this package and the formats of others."""
+
+from __future__ import annotations
+
+import json as json_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from gatelm.hf.planner import Option
+
+
+def convert(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SRC",
+            help="A gatelm run or model folder, a Hugging Face folder, a GGUF file, or an "
+            "installed package that carries one.",
+        ),
+    ],
+    target: Annotated[
+        Path | None, typer.Argument(metavar="[DST]", help="The folder to write; must not exist.")
+    ] = None,
+    to: Annotated[
+        str,
+        typer.Option(
+            help="gatelm, qwen3_5_text, qwen3_next (one expert), paper, llama, mistral, qwen2, "
+            "qwen3, afmoe or lfm3."
+        ),
+    ] = "gatelm",
+    plan: Annotated[
+        bool,
+        typer.Option("--plan", help="Write nothing; say which formats and engines take the model."),
+    ] = False,
+    verify: Annotated[
+        bool,
+        typer.Option(help="Compare source and result on real text; a difference writes nothing."),
+    ] = True,
+    layout: Annotated[
+        str | None,
+        typer.Option(
+            help="How the source's q_proj packs its gate: per_query_head or per_kv_group [default: "
+            "as its family does]."
+        ),
+    ] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(help="float32, bfloat16 or float16 [default: the source's]."),
+    ] = None,
+    add_gate: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PRESET", help="Add a gate, e.g. sdpa-head; outputs stay as they are."
+        ),
+    ] = None,
+    how: Annotated[
+        str,
+        typer.Option(help="How an added gate starts: two_sigmoid, double-out or open-bias."),
+    ] = "two_sigmoid",
+    context: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Context length to write into the config [default: the source's]."
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON; progress goes to stderr.")
+    ] = False,
+) -> None:
+    """Convert a model, and check that the result computes the same.
+
+    The source's family is read from its config, never guessed from shapes; a tensor or setting
+    that is not understood is an error. The target appears only when everything is done.
+    """
+    from gatelm.config import ConfigError
+
+    if plan:
+        _plan(source, layout, add_gate, how, as_json)
+        return
+    if target is None:
+        raise ConfigError("convert: name the folder to write (or --plan to write nothing)")
+    from gatelm.hf.convert import Options
+    from gatelm.hf.convert import convert as run
+
+    options = Options(
+        to=to,
+        verify=verify,
+        layout=layout,
+        dtype=dtype,
+        add_gate=add_gate,
+        how=how,
+        context_tokens=context,
+    )
+    result = run(source, target, options, lambda text: typer.echo(f"{text} ...", err=True))
+    if as_json:
+        typer.echo(json_module.dumps(result.as_dict(), indent=1))
+        return
+    for step in result.steps:
+        typer.echo(f"  {step}")
+    checked = result.comparison.sentence() if result.comparison else "not verified"
+    typer.echo(f"verified: {checked}" if result.comparison else checked)
+    typer.echo(f"{result.source} -> {result.target}: {result.folder}")
+
+
+def _plan(source: str, layout: str | None, gate: str | None, how: str, as_json: bool) -> None:
+    from gatelm.hf.checkpoint import read_source
+    from gatelm.hf.planner import plan
+
+    model = read_source(source, layout=layout)
+    cfg = model.cfg
+    if gate is not None:
+        from gatelm.hf.upcycle import add_gate
+
+        cfg, _ = add_gate(cfg, model.state, gate, how)
+    options = plan(cfg)
+    if as_json:
+        typer.echo(json_module.dumps([option.as_dict() for option in options], indent=1))
+        return
+    typer.echo(f"{model.name}: {model.family}")
+    for option in options:
+        _print_option(option)
+    typer.echo(
+        "\n[run]: loaded and compared by this package's tests. [read]: what the engine's source or "
+        "tracker says; not run."
+    )
+
+
+def _print_option(option: Option) -> None:
+    verdict = "can be written" if option.possible else "cannot be written"
+    typer.echo(f"\n{option.format} ({option.label}): {verdict}")
+    for why in option.why_not:
+        typer.echo(f"  - {why}")
+    for step in option.steps:
+        typer.echo(f"  step: {step}")
+    for fact in option.engines:
+        origin = f"; {fact.source}" if fact.source else ""
+        typer.echo(f"  {fact.engine:<13} {fact.verdict} [{fact.how}{origin}]: {fact.why}")

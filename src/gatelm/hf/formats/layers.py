@@ -1,0 +1,47 @@
+"""From a list of layers to the shortest config that says the same, and the native form of parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gatelm.nn.attention import AttentionConfig
+from gatelm.nn.block import LayerConfig
+from gatelm.nn.gate import GateConfig
+from gatelm.nn.model import LayerOverride
+
+NATIVE_GATES = {
+    form: GateConfig(site="sdpa", granularity=form, compute_dtype="input")  # pyright: ignore[reportArgumentType]
+    for form in ("element", "head")
+}
+"""The gate that other formats have, in our terms: sigmoid, from x, in the model's dtype."""
+
+
+def compress(layers: Sequence[LayerConfig]) -> tuple[LayerConfig, tuple[LayerOverride, ...]]:
+    """The first layer, and the others as overrides of it."""
+    base = layers[0]
+    groups: dict[str, tuple[dict[str, Any], list[int]]] = {}
+    for index, layer in enumerate(layers):
+        if layer == base:
+            continue
+        changes = _changes(base, layer)
+        groups.setdefault(repr(changes), (changes, []))[1].append(index)
+    overrides = tuple(
+        LayerOverride(layers=tuple(indices), set=changes) for changes, indices in groups.values()
+    )
+    return base, overrides
+
+
+def _changes(base: LayerConfig, layer: LayerConfig) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    there, here = base.tree(), layer.tree()
+    for name, value in here.items():
+        if value == there[name]:
+            continue
+        if name != "mixer":
+            out[name] = value
+            continue
+        for key in AttentionConfig.model_fields:
+            if value[key] != there["mixer"][key]:
+                out[f"mixer.{key}"] = value[key]
+    return out

@@ -1,0 +1,166 @@
+"""A `ModelConfig` in a format's native form (see `fold`) as that format's config.json."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from gatelm.hf.formats.read import ACTIVATIONS, PAPER_KEYS, is_sparse
+from gatelm.hf.formats.rules import Format
+from gatelm.hf.formats.tensors import ONE_EXPERT, Inert, Piece, pieces
+from gatelm.nn.block import LayerConfig
+from gatelm.nn.model import ModelConfig
+
+SHARED_EXPERT = 64
+"""Width of the shared expert of zeros: engines expect one, and divide it among devices."""
+
+CARRIED = ("max_position_embeddings", "bos_token_id", "eos_token_id", "pad_token_id")
+"""Keys without a place in a `ModelConfig` that are passed on from config to config."""
+
+
+def write_config(
+    cfg: ModelConfig, fmt: Format, carried: Mapping[str, Any], dtype: str
+) -> dict[str, Any]:
+    """The content of config.json; keys in the alphabet's order, so that it is always the same."""
+    layer = cfg.layers()[0]
+    mixer = layer.mixer
+    assert cfg.vocab_size is not None
+    activation = {ours: theirs for theirs, ours in ACTIVATIONS.items() if theirs != "swish"}
+    tree: dict[str, Any] = {
+        "architectures": [fmt.architecture],
+        "attention_dropout": mixer.dropout,
+        "dtype": dtype,
+        "head_dim": mixer.width(cfg.hidden_dim),
+        "hidden_act": activation[layer.ffn.activation],
+        "hidden_size": cfg.hidden_dim,
+        "initializer_range": cfg.init.std,
+        "intermediate_size": layer.ffn.ffn_dim,
+        "model_type": fmt.model_type,
+        "num_attention_heads": mixer.num_heads,
+        "num_hidden_layers": cfg.num_layers,
+        "num_key_value_heads": mixer.kv_heads,
+        "rms_norm_eps": layer.norm.eps,
+        "tie_word_embeddings": cfg.head == "tied",
+        "use_cache": True,
+        "vocab_size": cfg.vocab_size,
+        **{key: carried[key] for key in CARRIED if key in carried},
+    }
+    tree |= _rope(cfg, fmt)
+    tree |= _WRITERS[fmt.name](cfg, layer)
+    return dict(sorted(tree.items()))
+
+
+def format_pieces(cfg: ModelConfig, fmt: Format, filled: Any, layout: str | None) -> list[Piece]:
+    """The map of tensors. filled: the config with all keys (of transformers, or a namespace)."""
+    if fmt.name != "qwen3_next":
+        return pieces(cfg, fmt.names, layout=layout)
+    sparse = [index for index in range(cfg.num_layers) if is_sparse(filled, index)]
+    found = pieces(
+        cfg,
+        fmt.names,
+        layout=layout,
+        renamed=lambda index: ONE_EXPERT if index in sparse else {},
+    )
+    dim, width = cfg.hidden_dim, filled.shared_expert_intermediate_size
+    chosen = "one expert is always chosen, with weight 1"
+    for index in sparse:
+        mlp = f"model.layers.{index}.mlp"
+        found += [
+            Inert(f"{mlp}.gate.weight", (1, dim), chosen),
+            Inert(f"{mlp}.shared_expert.gate_proj.weight", (width, dim), "its output is zero"),
+            Inert(f"{mlp}.shared_expert.up_proj.weight", (width, dim), "its output is zero"),
+            Inert(f"{mlp}.shared_expert.down_proj.weight", (dim, width)),
+            Inert(f"{mlp}.shared_expert_gate.weight", (1, dim), "it scales zero"),
+        ]
+    return found
+
+
+def _rope(cfg: ModelConfig, fmt: Format) -> dict[str, Any]:
+    turning = [layer.mixer.rope for layer in cfg.layers() if layer.mixer.rope is not None]
+    base = turning[0].base if turning else 10_000.0
+    parameters: dict[str, Any] = {"rope_theta": base, "rope_type": "default"}
+    if fmt.name == "lfm3":
+        kinds = ("full_attention", "sliding_attention")
+        return {"rope_parameters": dict.fromkeys(kinds, parameters)}
+    tree: dict[str, Any] = {"rope_parameters": parameters, "rope_theta": base}
+    if fmt.partial_rotary:
+        # readers differ in where they look, and one that finds nothing assumes a quarter
+        factor = turning[0].partial_factor if turning else 1.0
+        parameters = {"partial_rotary_factor": factor, **parameters}
+        tree |= {"rope_parameters": parameters, "partial_rotary_factor": factor}
+    return tree
+
+
+def _windows(cfg: ModelConfig) -> dict[str, Any]:
+    windows = [layer.mixer.window_tokens for layer in cfg.layers()]
+    found = next((w for w in windows if w is not None), None)
+    kinds = ["full_attention" if w is None else "sliding_attention" for w in windows]
+    return {"layer_types": kinds, "sliding_window": found}
+
+
+def _qwen_windows(cfg: ModelConfig) -> dict[str, Any]:
+    tree = _windows(cfg)
+    uses = tree["sliding_window"] is not None
+    return {**tree, "use_sliding_window": uses, "max_window_layers": cfg.num_layers}
+
+
+def _bias(layer: LayerConfig) -> dict[str, Any]:
+    return {"attention_bias": layer.mixer.bias == "all"}
+
+
+def _full_attention(cfg: ModelConfig) -> dict[str, Any]:
+    return {
+        "attention_bias": False,
+        "full_attention_interval": 1,
+        "layer_types": ["full_attention"] * cfg.num_layers,
+    }
+
+
+def _qwen3_next(cfg: ModelConfig, layer: LayerConfig) -> dict[str, Any]:
+    return {
+        **_full_attention(cfg),
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+        "moe_intermediate_size": layer.ffn.ffn_dim,
+        "norm_topk_prob": True,
+        "num_experts": 1,
+        "num_experts_per_tok": 1,
+        "shared_expert_intermediate_size": SHARED_EXPERT,
+    }
+
+
+def _paper(cfg: ModelConfig, layer: LayerConfig) -> dict[str, Any]:
+    form = layer.gates[0].granularity if layer.gates else None  # pyright: ignore[reportAttributeAccessIssue]
+    head, element = PAPER_KEYS
+    return {
+        head: form == "head",
+        element: form == "element",
+        "attention_bias": False,
+        "qkv_bias": False,
+        "use_qk_norm": True,
+        "use_sliding_window": False,
+    }
+
+
+def _lfm3(cfg: ModelConfig, layer: LayerConfig) -> dict[str, Any]:
+    norm_eps = {"norm_eps": layer.norm.eps}
+    gate = {"use_attention_gate": bool(layer.gates), "use_sandwich_norm": True}
+    return {**_windows(cfg), **_bias(layer), **norm_eps, **gate}
+
+
+def _afmoe(cfg: ModelConfig, layer: LayerConfig) -> dict[str, Any]:
+    dense = {"num_dense_layers": cfg.num_layers, "mup_enabled": False}
+    return {**_windows(cfg), **_bias(layer), **dense}
+
+
+_WRITERS: Mapping[str, Callable[[ModelConfig, LayerConfig], dict[str, Any]]] = {
+    "qwen3_5_text": lambda cfg, layer: _full_attention(cfg),
+    "qwen3_next": _qwen3_next,
+    "paper": _paper,
+    "llama": lambda cfg, layer: {**_bias(layer), "mlp_bias": False},
+    "mistral": lambda cfg, layer: {"sliding_window": layer.mixer.window_tokens},
+    "qwen2": lambda cfg, layer: _qwen_windows(cfg),
+    "qwen3": lambda cfg, layer: {**_qwen_windows(cfg), **_bias(layer)},
+    "afmoe": _afmoe,
+    "lfm3": _lfm3,
+}

@@ -1,0 +1,141 @@
+"""Tiny models of every format, and of this package, for the tests of conversion."""
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+
+from gatelm.hf.paper_release import PaperForCausalLM, paper_config
+from gatelm.nn.init import init_weights
+from gatelm.nn.model import Decoder, ModelConfig
+from gatelm.train.export import export_model
+
+VOCAB = 97
+SIZES = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 256,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "tie_word_embeddings": False,
+}
+FULL = {"layer_types": ["full_attention"] * 2}
+WINDOWS = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 7}
+ONE_EXPERT = {
+    "num_experts": 1,
+    "num_experts_per_tok": 1,
+    "moe_intermediate_size": 48,
+    "shared_expert_intermediate_size": 8,
+}
+PAPER = {"qkv_bias": False, "use_qk_norm": True, "rope_theta": 50_000.0}
+SOURCES = {
+    "llama": ("llama", {}),
+    "llama-tied": ("llama", {"tie_word_embeddings": True, "rope_theta": 50_000.0}),
+    "llama-bias": ("llama", {"attention_bias": True}),
+    "mistral": ("mistral", {"sliding_window": 7}),
+    "qwen2": ("qwen2", {"head_dim": 8, **WINDOWS, "use_sliding_window": True}),
+    "qwen3": ("qwen3", {}),
+    "qwen3_next-dense": ("qwen3_next", {**FULL, "num_experts": 0, "mlp_only_layers": [0, 1]}),
+    "qwen3_next": ("qwen3_next", {**FULL, **ONE_EXPERT, "partial_rotary_factor": 1.0}),
+    "qwen3_5_text": ("qwen3_5_text", {**FULL, "partial_rotary_factor": 1.0}),
+    "qwen3_5_text-quarter": ("qwen3_5_text", {**FULL, "tie_word_embeddings": True}),
+    "paper-element": ("paper", {**PAPER, "elementwise_attn_output_gate": True}),
+    "paper-head": (
+        "paper",
+        {**PAPER, "headwise_attn_output_gate": True, "tie_word_embeddings": True},
+    ),
+    "afmoe": ("afmoe", {"num_dense_layers": 2, **WINDOWS}),
+    "afmoe-mup": ("afmoe", {"num_dense_layers": 2, **WINDOWS, "mup_enabled": True}),
+    "lfm3": (
+        "lfm3",
+        {
+            **WINDOWS,
+            "rope_parameters": {
+                kind: {"rope_type": "default", "rope_theta": 10_000.0}
+                for kind in ("full_attention", "sliding_attention")
+            },
+        },
+    ),
+    "step3p7": ("step3p7", {**WINDOWS, "num_sliding_attention_heads": 6}),
+}
+VISION = {
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 28,
+    "patch_size": 14,
+}
+
+
+def build(name, seed=0):
+    """A model of transformers with random weights, norms and biases too."""
+    family, changes = SOURCES[name]
+    settings = {**SIZES, **changes}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if family == "paper":
+            tree = {"model_type": "qwen3", **settings}
+            model = PaperForCausalLM(paper_config(tree, "test"))
+        elif family == "step3p7":
+            text = {**settings, "mlp_layer_types": ["dense"] * 2}
+            config = AutoConfig.for_model("step3p7", text_config=text, vision_config=VISION)
+            model = AutoModelForImageTextToText.from_config(config)
+        else:
+            model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **settings))
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            noise = torch.empty_like(parameter).normal_(0.0, 0.2, generator=generator)
+            parameter.add_(noise) if parameter.dim() == 1 else parameter.copy_(noise)
+        for key, tensor in model.state_dict().items():
+            if key.endswith("shared_expert.down_proj.weight"):
+                tensor.zero_()
+    return model.eval()
+
+
+def save(name, folder, **settings):
+    """The model of `build` as a folder."""
+    build(name).save_pretrained(folder, **settings)
+    return folder
+
+
+GATELM = {
+    "vocab_size": VOCAB,
+    "hidden_dim": 32,
+    "num_layers": 2,
+    "layer": {
+        "mixer": {"num_heads": 4, "num_kv_heads": 2, "head_dim": 16, "qk_norm": {}},
+        "ffn": {"ffn_dim": 48},
+        "gates": ["sdpa-element"],
+    },
+}
+
+
+def gatelm_tree(gates=("sdpa-element",), mixer=None, **changes):
+    """The config of a model that every gated format can express, changed."""
+    layer = {
+        **GATELM["layer"],
+        "gates": list(gates),
+        "mixer": {**GATELM["layer"]["mixer"], **(mixer or {})},
+    }
+    return {**GATELM, "layer": {**layer, **changes.pop("layer", {})}, **changes}
+
+
+def gatelm_folder(folder, tree=None, seed=0):
+    """A folder of this package whose norms are not at their start."""
+    model = Decoder(ModelConfig.parse(tree or gatelm_tree(), "model"))
+    init_weights(model, seed)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.empty_like(parameter).normal_(0.0, 0.2, generator=generator)
+            # 1/64 steps near 1, so that 1 can be subtracted without rounding
+            noise = (noise * 64).round() / 64 if "norm" in name else noise
+            parameter.add_(noise) if parameter.dim() == 1 else parameter.copy_(noise)
+    export_model(folder, model, None, {})
+    return folder
