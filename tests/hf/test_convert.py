@@ -17,7 +17,8 @@ from gatelm.hf.verify import VerificationError
 from gatelm.train.export import load_model
 
 _spec = util.spec_from_file_location("converting", Path(__file__).with_name("converting.py"))
-assert _spec is not None and _spec.loader is not None
+assert _spec is not None
+assert _spec.loader is not None
 models = util.module_from_spec(_spec)
 _spec.loader.exec_module(models)
 

@@ -1,0 +1,80 @@
+from importlib import util
+from pathlib import Path
+
+import pytest
+
+from gatelm.hf.formats.fold import fold
+from gatelm.hf.formats.read import read_config, recognise
+from gatelm.hf.formats.rules import FORMATS
+from gatelm.hf.formats.write import write_config
+from gatelm.hf.planner import FACTS, GATELM, plan, targets_that_do
+from gatelm.nn.model import ModelConfig
+
+_spec = util.spec_from_file_location("converting", Path(__file__).with_name("converting.py"))
+assert _spec is not None
+assert _spec.loader is not None
+models = util.module_from_spec(_spec)
+_spec.loader.exec_module(models)
+
+
+def config(*args, **kwargs):
+    return ModelConfig.parse(models.gatelm_tree(*args, **kwargs), "model")
+
+
+def test_formats_that_can_express_a_model():
+    assert targets_that_do(config()) == ["gatelm", "qwen3_5_text", "qwen3_next", "paper"]
+    assert targets_that_do(config(["value"])) == ["gatelm"]
+    assert targets_that_do(config([], {"qk_norm": None})) == ["gatelm", "llama", "mistral"]
+    assert "qwen3" in targets_that_do(config([]))
+    untied = config(mixer={"rope": {"partial_factor": 0.5}}, head="untied")
+    assert targets_that_do(untied) == ["gatelm", "qwen3_5_text", "qwen3_next"]
+
+
+def test_an_option_says_why_not_and_what_is_done():
+    options = {option.format: option for option in plan(config(["sdpa-two-sigmoid"]))}
+    assert any("no gates" in why for why in options["llama"].why_not)
+    assert "2 sigmoid as sigmoid: W_o doubled" in options["qwen3_5_text"].steps
+    assert not options["llama"].engines
+    assert {f.engine for f in options["qwen3_next"].engines} >= {"vLLM", "SGLang", "llama.cpp"}
+
+
+@pytest.mark.parametrize("fact", FACTS, ids=lambda f: f"{f.engine}-{f.format}")
+def test_every_fact_has_a_reason_and_what_was_run_is_what_tests_run(fact):
+    assert fact.why
+    assert fact.format in (GATELM, *FORMATS)
+    assert fact.source or fact.verdict in ("not known", "does not load")
+    if fact.how == "run":
+        assert fact.engine in ("transformers", "gatelm")
+
+
+def test_no_fact_is_said_twice():
+    assert len({(f.engine, f.format) for f in FACTS}) == len(FACTS)
+
+
+@pytest.mark.parametrize("target", [n for n, f in FORMATS.items() if f.written])
+def test_a_written_config_reads_back_as_the_folded_model(target):
+    trees = [
+        models.gatelm_tree(["sdpa-head"]),
+        models.gatelm_tree([]),
+        models.gatelm_tree([], {"qk_norm": None}),
+        models.gatelm_tree([], {"qk_norm": None, "bias": "qkv"}),
+        models.gatelm_tree(
+            ["sdpa-head"],
+            {"window_tokens": 7},
+            layer={"norm_placement": "sandwich"},
+            layer_overrides=[
+                {"layers": [1], "set": {"mixer.window_tokens": None, "mixer.rope": None}}
+            ],
+        ),
+        models.gatelm_tree(
+            ["sdpa-head"], {"window_tokens": 7}, layer={"norm_placement": "sandwich"}
+        ),
+    ]
+    configs = [ModelConfig.parse(tree, "model") for tree in trees]
+    able = [cfg for cfg in configs if target in targets_that_do(cfg)]
+    assert able
+    for cfg in able:
+        folded = fold(cfg, {}, FORMATS[target]).cfg
+        tree = write_config(folded, FORMATS[target], {}, "float32")
+        assert recognise(tree, "test").name == target
+        assert read_config(tree, FORMATS[target], "test") == folded
