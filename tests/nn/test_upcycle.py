@@ -202,6 +202,10 @@ def test_new_gates_are_told_from_other_changes():
     }
     same = ModelConfig.parse({**TREE, "layer": {**TREE["layer"], **harmless}})
     assert new_gates(old, same) == []
+    rounded = old.replace(final_norm={"eps": 9.999999974752427e-07})
+    assert new_gates(old, rounded) == []
+    with pytest.raises(ConfigError, match=r"final_norm.eps is 1e-06 in the trained .* 1e-05 here"):
+        new_gates(old, old.replace(final_norm={"eps": 1e-5}))
     wider = ModelConfig.parse({**TREE, "layer": {**TREE["layer"], "ffn": {"ffn_dim": 32}}})
     with pytest.raises(ConfigError, match=r"layers.0.ffn.ffn_dim is 24 in the trained .* 32 here"):
         new_gates(old, wider)
