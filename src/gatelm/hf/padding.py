@@ -40,6 +40,12 @@ def documents_of(
     return None if plain else documents
 
 
+def is_packed(documents: Int[Tensor, "B S"]) -> bool:
+    """Whether a row holds more than one document."""
+    first = documents.masked_fill(documents == PADDING, documents.shape[1]).amin(dim=1)
+    return bool((documents.amax(dim=1) > first).any())
+
+
 def padding_to_the_left(
     tokens: Int[Tensor, "B T"], attention_mask: Int[Tensor, "B T"]
 ) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B T"]]:

@@ -24,7 +24,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from gatelm.config import ConfigError
 from gatelm.hf.cache import LibraryCache
-from gatelm.hf.padding import documents_of, padding_to_the_left
+from gatelm.hf.padding import documents_of, is_packed, padding_to_the_left
 from gatelm.nn.attention import use_backend
 from gatelm.nn.backends import BACKENDS
 from gatelm.nn.block import Block
@@ -237,18 +237,16 @@ class GatelmForCausalLM(PreTrainedModel, GenerationMixin):
         Raises:
             ValueError: for inputs that a decoder of this package has not.
         """
-        if cache is None:
-            cache = kwargs.pop("past_key_values", None)
+        given = cache if cache is not None else kwargs.pop("past_key_values", None)
         tokens = _token_input(input_ids, kwargs)
-        cache = self._cache(cache, use_cache)
+        cache = self._cache(given, use_cache)
         num_cached = 0 if cache is None else cache.get_seq_length()
-        documents = documents_of(
-            attention_mask,
-            position_ids,
-            (tokens.shape[0], tokens.shape[1]),
-            num_cached,
-            tokens.device,
-        )
+        shape = (tokens.shape[0], tokens.shape[1])
+        documents = documents_of(attention_mask, position_ids, shape, num_cached, tokens.device)
+        if documents is not None and cache is not None and is_packed(documents):
+            if given is not None:
+                raise ValueError("position_ids: rows of several documents have no cache; pass none")
+            cache = None
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
         states: list[Tensor] = []
@@ -287,7 +285,8 @@ class GatelmForCausalLM(PreTrainedModel, GenerationMixin):
     def _cache(self, given: Cache | None, use_cache: bool | None) -> Cache | None:
         """The cache to fill: none while activations are recomputed, which would fill it twice."""
         if self.training and torch.is_grad_enabled():
-            return None if self.is_gradient_checkpointing else given
+            recomputing = any(layer.gradient_checkpointing for layer in self.model.layers)
+            return None if recomputing else given
         if use_cache is None:
             use_cache = self.config.use_cache
         return DynamicCache() if given is None and use_cache else given

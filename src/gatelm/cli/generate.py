@@ -1,0 +1,65 @@
+"""`gatelm generate`: continue a text."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+
+def generate(
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="A run or model folder, a Hugging Face folder (config.json and safetensors), a "
+            "GGUF file, or an installed package that carries one.",
+        ),
+    ],
+    prompt: Annotated[str, typer.Option(help="The text to continue; - reads it from stdin.")],
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to add at most.")] = 128,
+    temperature: Annotated[
+        float, typer.Option(help="Above 0: below 1 keeps closer to the likely, above 1 less.")
+    ] = 1.0,
+    top_p: Annotated[
+        float, typer.Option(help="Draw from the likeliest tokens that sum to this probability.")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(help="The same seed draws the same text.")] = 0,
+    greedy: Annotated[
+        bool, typer.Option("--greedy", help="Always the likeliest token; nothing is drawn.")
+    ] = False,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
+    dtype: Annotated[
+        str, typer.Option(help="float32, bfloat16, float16, or auto: the checkpoint's own.")
+    ] = "float32",
+) -> None:
+    """Print PROMPT and its continuation, as it comes.
+
+    It ends at the model's end of text, or after --max-new-tokens.
+    """
+    from gatelm.config import ConfigError
+
+    if not greedy and not temperature > 0:
+        raise ConfigError("--temperature: must be above 0; --greedy takes the likeliest token")
+    if not 0 < top_p <= 1:
+        raise ConfigError("--top-p: a probability above 0, at most 1")
+    if prompt == "-":
+        prompt = typer.get_text_stream("stdin").read()
+    from gatelm.hf.generation import Sampling, open_generator, stream
+
+    generator, tokenizer = open_generator(model, device=device, dtype=dtype)
+    _write(prompt)
+    stream(
+        generator,
+        tokenizer,
+        prompt,
+        max_new_tokens=max_new_tokens,
+        sampling=Sampling(None if greedy else temperature, top_p),
+        seed=seed,
+        write=_write,
+    )
+    typer.echo()
+
+
+def _write(text: str) -> None:
+    typer.echo(text, nl=False)
