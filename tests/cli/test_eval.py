@@ -1,0 +1,87 @@
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from gatelm.cli.main import app
+from gatelm.data.tokenizer import byte_tokenizer
+from gatelm.nn.init import init_weights
+from gatelm.nn.model import Decoder, ModelConfig
+from gatelm.train.export import export_model
+
+TREE = {
+    "vocab_size": 258,
+    "hidden_dim": 16,
+    "num_layers": 2,
+    "layer": {"mixer": {"num_heads": 2}, "ffn": {"ffn_dim": 24}, "gates": ["sdpa-head"]},
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    def make(name="model", tokenizer=True, **more):
+        model = Decoder(ModelConfig.parse({**TREE, **more}))
+        init_weights(model, 0)
+        tokenizer = byte_tokenizer() if tokenizer else None
+        export_model(tmp_path / name, model, tokenizer, {}, context_tokens=16)
+        return str(tmp_path / name)
+
+    return make
+
+
+@pytest.fixture
+def text(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("Of the gates of attention, and of the first token. " * 4)
+    return str(path)
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["eval", *arguments])
+
+
+def test_the_numbers_do_not_depend_on_the_batch_size(folder, text):
+    place = folder()
+    found = []
+    for size in ("1", "5"):
+        result = run(place, "--data", text, "--batch-size", size, "--json")
+        assert result.exit_code == 0, result.output
+        found.append(json.loads(result.stdout)["perplexity"])
+    one, five = found
+    assert one["seq_len"] == 16  # the context that the folder states
+    assert one["tokens"] == one["text_tokens"] == one["text_bytes"] == 204
+    assert one["loss"] == pytest.approx(five["loss"], rel=1e-6)
+    assert one["bits_per_byte"] == pytest.approx(one["loss"] / 0.6931472, rel=1e-6)
+    assert [b["first"] for b in one["by_position"]] == [1, 2, 4, 8, 16]
+
+
+def test_the_table_says_what_was_read(folder, text):
+    result = run(folder(), "--data", text, "--seq-len", "8", "--max-tokens", "40")
+    assert result.exit_code == 0, result.output
+    assert "40 of 204 tokens predicted, in 5 rows of up to 8 tokens" in result.stdout
+    assert "rows begin with BOS" in result.stdout
+    assert "perplexity" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--data", "nowhere.txt"], "--data: 'nowhere.txt' is neither"),
+        (["--stride", "99"], "--stride 99: must be from 1 to --seq-len 16"),
+        (["--tasks", "sums", "--include-path", "nowhere"], "--"),
+    ],
+)
+def test_mistakes_are_one_sentence(folder, text, options, sentence):
+    given = options if "--data" in options or "--tasks" in options else ["--data", text, *options]
+    result = run(folder(), *given)
+    assert result.exit_code != 0
+    assert sentence in str(result.exception)
+    assert "\n" not in str(result.exception)
+
+
+def test_a_model_that_cannot_read_text_says_so(folder, text):
+    result = run(folder("bare", tokenizer=False), "--data", text)
+    assert "has no tokenizer, so it cannot read text" in str(result.exception)
+    learned = folder("learned", position_embedding={"max_tokens": 8})
+    result = run(learned, "--data", text, "--seq-len", "12")
+    assert "position_embedding.max_tokens is 8" in str(result.exception)
