@@ -6,6 +6,7 @@ right shapes. Only numbers tell.
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -53,9 +54,12 @@ class Comparison:
 
     @property
     def passed(self) -> bool:
-        worst = max(self.logits_relative, self.hidden_relative)
-        # a comparison with NaN is false
-        return worst <= TOLERANCE and self.kl <= MAX_KL
+        # comparisons with NaN are false, which max() would hide
+        return (
+            self.logits_relative <= TOLERANCE
+            and self.hidden_relative <= TOLERANCE
+            and self.kl <= MAX_KL
+        )
 
     def sentence(self) -> str:
         """One line of numbers."""
@@ -120,8 +124,10 @@ def compare(source: Outputs, result: Outputs) -> Comparison:
     worst, at = 0.0, EMBEDDING
     for layer, a in source.stream.items():
         difference = _relative(a, result.stream[layer])
-        if not difference <= worst:
+        if difference > worst or math.isnan(difference):
             worst, at = difference, layer
+        if math.isnan(worst):
+            break
     a, b = source.logits.double(), result.logits.double()
     log_a, log_b = a.log_softmax(-1), b.log_softmax(-1)
     kl = float((log_a.exp() * (log_a - log_b)).sum(-1).mean())
@@ -130,7 +136,7 @@ def compare(source: Outputs, result: Outputs) -> Comparison:
         logits_relative=_relative(a, b),
         hidden_relative=worst,
         worst_layer=at,
-        kl=max(kl, 0.0) if kl == kl else kl,
+        kl=kl if math.isnan(kl) else max(kl, 0.0),
         same_choice=float((a.argmax(-1) == b.argmax(-1)).double().mean()),
         tokens=source.tokens.numel(),
         text=source.text,
