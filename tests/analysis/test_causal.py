@@ -7,7 +7,7 @@ from gatelm.analysis.causal import control_positions, interventions
 from gatelm.analysis.gatelm_probe import GatelmProbe
 from gatelm.analysis.layout import Layout
 from gatelm.analysis.look import look
-from gatelm.analysis.record import keep
+from gatelm.analysis.recording import keep
 
 
 def effects_of(model, rows, **settings):

@@ -9,7 +9,7 @@ from gatelm.analysis.gatelm_probe import GatelmProbe
 from gatelm.analysis.look import look
 from gatelm.analysis.metrics import describe
 from gatelm.analysis.probe import Observer
-from gatelm.analysis.record import keep
+from gatelm.analysis.recording import keep
 from gatelm.testing.statistics import naive_weights
 
 FULL = {

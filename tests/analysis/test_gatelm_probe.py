@@ -3,7 +3,7 @@ import torch
 
 from gatelm.analysis.gatelm_probe import GatelmProbe, as_probe
 from gatelm.analysis.probe import EMBEDDING, AttentionCall, GateWeights, Observer, Probe
-from gatelm.analysis.record import keep
+from gatelm.analysis.recording import keep
 from gatelm.nn.attention import use_backend
 from gatelm.testing.statistics import naive_weights
 

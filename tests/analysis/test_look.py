@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from gatelm.analysis.look import health, look
 from gatelm.analysis.metrics import HEALTH_METRICS, describe, split_mark
-from gatelm.analysis.record import keep
+from gatelm.analysis.recording import keep
 from gatelm.nn.attention import use_backend
 
 GATES = ("sdpa-element", "value")

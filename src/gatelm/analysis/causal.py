@@ -15,7 +15,7 @@ from torch import nn
 
 from gatelm.analysis.gatelm_probe import as_probe
 from gatelm.analysis.gates import GateTotals
-from gatelm.analysis.intervene import constant, zero_tokens
+from gatelm.analysis.interventions import constant, zero_tokens
 from gatelm.analysis.layout import Batch, Layout, Placed
 from gatelm.analysis.loss import LossTotals
 from gatelm.analysis.outliers import Outliers, clamped, layer_names, set_to_mean

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from gatelm.analysis.evaluation import evaluation
-from gatelm.analysis.intervene import intervene
+from gatelm.analysis.interventions import intervene
 from gatelm.analysis.probe import CHANGES, EMBEDDING, AttentionCall, Change, Observer, Probe
-from gatelm.analysis.record import Reader, record
+from gatelm.analysis.recording import Reader, record
 from gatelm.analysis.taps import attention_layers, decoder, gate_sites
 from gatelm.config.base import nearest
 from gatelm.nn.attention import Attention

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import nn
 
-from gatelm.analysis.record import find_taps
+from gatelm.analysis.recording import find_taps
 from gatelm.nn.shapes import Bool, Float, Tensor
 
 Change = Callable[[int, Tensor], Tensor]

@@ -1,14 +1,14 @@
 import pytest
 import torch
 
-from gatelm.analysis.intervene import (
+from gatelm.analysis.interventions import (
     by_layer,
     clamp_channels,
     constant,
     intervene,
     zero_tokens,
 )
-from gatelm.analysis.record import keep
+from gatelm.analysis.recording import keep
 from gatelm.nn.attention import use_backend
 
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from gatelm.analysis.record import keep, record
+from gatelm.analysis.recording import keep, record
 from gatelm.nn.attention import use_backend
 from gatelm.nn.sites import ATTENTION_SITES, BLOCK_TAPS, TAPS, site_taps
 
