@@ -140,6 +140,6 @@ class _Streamer(BaseStreamer):
     def _write(self, text: str, *, complete: bool) -> None:
         # A character of several bytes shows as U+FFFD until its last token is there.
         settled = text if complete else text.rstrip("\ufffd")
-        if complete or settled.startswith(self.written):
+        if len(settled) > len(self.written) and (complete or settled.startswith(self.written)):
             self.write(settled[len(self.written) :])
             self.written = settled

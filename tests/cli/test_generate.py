@@ -1,0 +1,61 @@
+import pytest
+from typer.testing import CliRunner
+
+from gatelm.cli.main import app
+from gatelm.config import ConfigError
+from gatelm.data.tokenizer import byte_tokenizer
+from gatelm.nn.init import init_weights
+from gatelm.nn.model import Decoder, ModelConfig
+from gatelm.train.export import export_model
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory):
+    layer = {"mixer": {"num_heads": 2}, "ffn": {"ffn_dim": 16}, "gates": ["sdpa-element"]}
+    tree = {"vocab_size": 258, "hidden_dim": 16, "num_layers": 1, "init": {"std": 0.4}}
+    decoder = Decoder(ModelConfig.parse({**tree, "layer": layer}))
+    init_weights(decoder, 0)
+    folder = tmp_path_factory.mktemp("run")
+    export_model(folder / "model", decoder, byte_tokenizer(), {})
+    return str(folder)
+
+
+def invoke(*args, **kwargs):
+    return CliRunner().invoke(app, ["generate", *args], **kwargs)
+
+
+def test_a_run_folder_continues_a_prompt(run_folder):
+    options = ("--max-new-tokens", "9", "--seed", "3")
+    first = invoke(run_folder, "--prompt", "We the people", *options)
+    assert first.exit_code == 0, first.output
+    assert first.stdout.startswith("We the people")
+    assert len(first.stdout) > len("We the people\n")
+    assert (
+        invoke(run_folder, "--prompt", "-", *options, input="We the people").stdout == first.stdout
+    )
+    assert invoke(run_folder, "--prompt", "We the people", *options[:2]).stdout != first.stdout
+    greedy = invoke(run_folder, "--prompt", "We the people", *options, "--greedy").stdout
+    assert (
+        greedy == invoke(run_folder, "--prompt", "We the people", *options[:2], "--greedy").stdout
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--temperature", "0"), "--greedy takes the likeliest"),
+        (("--top-p", "1.5"), "--top-p"),
+        (("--dtype", "float33"), "did you mean"),
+    ],
+)
+def test_mistakes_are_one_sentence(run_folder, options, message):
+    result = invoke(run_folder, "--prompt", "x", *options)
+    assert isinstance(result.exception, ConfigError)
+    assert message in str(result.exception)
+    assert "\n" not in str(result.exception)
+
+
+def test_a_place_without_a_model(tmp_path):
+    result = invoke(str(tmp_path), "--prompt", "x")
+    assert isinstance(result.exception, ConfigError)
+    assert "no model here" in str(result.exception)
