@@ -126,3 +126,31 @@ def test_mistakes_are_one_sentence(model, tmp_path):
     weights.write_bytes(weights.read_bytes()[:100])
     with pytest.raises(ConfigError, match="cannot be read"):
         load_model(tmp_path)
+
+
+def test_what_an_older_folder_says_goes_on_to_hold(model, tmp_path):
+    old, new = tmp_path / "old", tmp_path / "new"
+    export_model(old, model, byte_tokenizer(), {}, context_tokens=64)
+    tree = json.loads((old / "config.json").read_text())
+    (old / "config.json").write_text(json.dumps({**tree, "bos_token_id": 9, "eos_token_id": 10}))
+    (old / "generation_config.json").write_text('{"eos_token_id": [10, 11], "top_p": 0.9}')
+    (old / "chat_template.jinja").write_text("{{ messages }}")
+    settings = json.loads((old / "tokenizer_config.json").read_text())
+    (old / "tokenizer_config.json").write_text(json.dumps({**settings, "bos_token": "!"}))
+    export_model(new, model, byte_tokenizer(), {}, context_tokens=16, trained_from=old)
+    tree = json.loads((new / "config.json").read_text())
+    assert (tree["max_position_embeddings"], tree["bos_token_id"], tree["eos_token_id"]) == (
+        64,
+        9,
+        10,
+    )
+    assert (new / "chat_template.jinja").read_text() == "{{ messages }}"
+    assert json.loads((new / "tokenizer_config.json").read_text())["bos_token"] == "!"
+    generation = json.loads((new / "generation_config.json").read_text())
+    assert generation["eos_token_id"] == [10, 11, 257]
+    assert generation["top_p"] == 0.9
+    # without settings of its own: the older model's end and that of the training text
+    (old / "generation_config.json").unlink()
+    export_model(new, model, byte_tokenizer(), {}, trained_from=old)
+    generation = json.loads((new / "generation_config.json").read_text())
+    assert generation["eos_token_id"] == [10, 257]

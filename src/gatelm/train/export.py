@@ -26,6 +26,7 @@ from gatelm.train.files import sync, write_json, writing
 CONFIG, WEIGHTS, TOKENIZER, CARD = "config.json", "model.safetensors", "tokenizer.json", "README.md"
 WEIGHTS_INDEX = "model.safetensors.index.json"
 TOKENIZER_CONFIG, GENERATION_CONFIG = "tokenizer_config.json", "generation_config.json"
+CONTEXT, TOKEN_IDS = "max_position_embeddings", ("bos_token_id", "eos_token_id", "pad_token_id")
 MODEL_TYPE, ARCHITECTURE = "gatelm", "GatelmForCausalLM"
 
 
@@ -36,12 +37,15 @@ def export_model(
     facts: dict[str, str],
     *,
     context_tokens: int | None = None,
+    trained_from: Path | None = None,
 ) -> None:
     """Write the model folder in one step, in place of an older one.
 
     Args:
         facts: what the card says about the training, label to value.
         context_tokens: the length of the rows it was trained on.
+        trained_from: the folder of the model that it was trained from, whose tokenizer settings,
+            chat template and longer context go on to hold.
 
     Raises:
         WriteError: when it cannot be written; an older model is untouched then.
@@ -57,6 +61,8 @@ def export_model(
             write_weights(unfinished, model)
             if tokenizer is not None:
                 write_tokenizer(unfinished, tokenizer, context_tokens=context_tokens)
+            if trained_from is not None:
+                _carry_over(trained_from, unfinished)
             (unfinished / CARD).write_text(model_card(model.cfg, facts), encoding="utf-8")
             for path in unfinished.iterdir():
                 sync(path)
@@ -248,6 +254,33 @@ or, as a plain torch module with a tokenizer of gatelm:
     from gatelm.train.export import load_model
     model, tokenizer = load_model("path/to/this/folder")
 """
+
+
+def _carry_over(old: Path, new: Path) -> None:
+    """What a folder says beside the model and its weights, from an older folder of the model."""
+    before, after = _read_tree(old / CONFIG), _read_tree(new / CONFIG)
+    kept = {name: before[name] for name in TOKEN_IDS if before.get(name) is not None}
+    lengths = [tree[CONTEXT] for tree in (before, after) if tree.get(CONTEXT) is not None]
+    longest = {CONTEXT: max(lengths)} if lengths else {}
+    write_json(new / CONFIG, {**after, **kept, **longest})
+    for name in (TOKENIZER_CONFIG, "chat_template.jinja", "special_tokens_map.json"):
+        if (old / name).is_file():
+            shutil.copyfile(old / name, new / name)
+    settings = {**kept, **_read_tree(old / GENERATION_CONFIG)}
+    # texts end where they did, and where those of the later training end
+    ends = dict.fromkeys([*_ids(settings), *_ids(after)])
+    if ends:
+        settings["eos_token_id"] = [*ends] if len(ends) > 1 else next(iter(ends))
+        write_json(new / GENERATION_CONFIG, settings)
+
+
+def _ids(tree: dict[str, Any]) -> list[int]:
+    value = tree.get("eos_token_id")
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def _read_tree(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
 def _special_ids(tokenizer: Tokenizer) -> dict[str, int]:

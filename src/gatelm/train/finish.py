@@ -12,7 +12,7 @@ from gatelm.train.evaluate import evaluating, look_batches
 from gatelm.train.export import export_model
 from gatelm.train.files import write_json
 from gatelm.train.folder import RunFolder
-from gatelm.train.start import starting_model
+from gatelm.train.start import model_folder, starting_model
 from gatelm.train.state import TrainState, versions
 
 if TYPE_CHECKING:
@@ -50,11 +50,18 @@ def finish(
         "Versions": ", ".join(f"{name} {version}" for name, version in versions().items()),
     }
     tree = final.to_json()
-    if cfg.init_from is not None:
+    if cfg.init_from is not None and any(layer.gates for layer in model.cfg.layers()):
         movement = _movement(cfg, source, model)
         metrics |= movement.metrics()
         tree["gate_movement"] = movement.to_json()
-    export_model(folder.model, model, source.tokenizer, facts, context_tokens=source.seq_len)
+    export_model(
+        folder.model,
+        model,
+        source.tokenizer,
+        facts,
+        context_tokens=source.seq_len,
+        trained_from=None if cfg.init_from is None else model_folder(cfg.init_from.path),
+    )
     write_json(folder.analysis, tree)
     return metrics
 
