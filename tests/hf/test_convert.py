@@ -147,11 +147,30 @@ def test_stock_classes_compute_and_generate_the_same(target, class_name, name, t
             )
             for cached in (True, False)
         ]
+        wrapped = AutoModelForCausalLM.from_pretrained(ours).eval()
+        assert type(wrapped).__name__ == "GatelmForCausalLM"
+        texts += [
+            wrapped.generate(
+                ids, max_new_tokens=8, do_sample=False, use_cache=cached, eos_token_id=-1
+            )
+            for cached in (True, False)
+        ]
         greedy = ids
         for _ in range(8):
             greedy = torch.cat((greedy, model(greedy)[:, -1:].argmax(-1)), dim=1)
-    assert torch.equal(texts[0], texts[1])
-    assert torch.equal(texts[0], greedy)
+    assert all(torch.equal(text, greedy) for text in texts)
+
+
+def test_a_converted_model_is_one_of_transformers_too(tmp_path):
+    source = models.save("qwen3", tmp_path / "source")
+    convert(source, tmp_path / "ours", Options(verify=False))
+    wrapped = AutoModelForCausalLM.from_pretrained(tmp_path / "ours").eval()
+    assert wrapped.config.max_position_embeddings == 256
+    assert wrapped.config.eos_token_id == 2
+    ids = torch.arange(3, 23).view(2, 10)
+    with torch.no_grad():
+        expected = models.build("qwen3")(input_ids=ids).logits
+        torch.testing.assert_close(wrapped(input_ids=ids).logits, expected, atol=1e-5, rtol=1e-5)
 
 
 def test_the_written_config_leaves_nothing_to_a_default(tmp_path):
@@ -256,6 +275,24 @@ def test_norm_weights_that_round_are_reported(tmp_path):
     save_file(tensors, ours / "model.safetensors", metadata={"format": "pt"})
     result = convert(ours, tmp_path / "out", Options(to="qwen3_5_text"))
     assert any("norm weights changed by at most" in step for step in result.steps)
+
+
+def test_norm_weights_in_bfloat16_are_not_rounded(tmp_path):
+    ours = models.gatelm_folder(tmp_path / "ours")
+    tensors = {k: t.bfloat16() for k, t in load_file(ours / "model.safetensors").items()}
+    # in bfloat16 0.1 - 1 has no room for the last bits of 0.1
+    tensors["final_norm.weight"][:] = 0.1
+    save_file(tensors, ours / "model.safetensors", metadata={"format": "pt"})
+    result = convert(ours, tmp_path / "theirs", Options(to="qwen3_5_text"))
+    assert result.comparison.passed
+    written = weights(tmp_path / "theirs")
+    assert written["model.norm.weight"].dtype == torch.float32
+    assert written["model.layers.0.self_attn.q_norm.weight"].dtype == torch.bfloat16
+    assert torch.equal(
+        written["model.norm.weight"].double() + 1, tensors["final_norm.weight"].double()
+    )
+    convert(tmp_path / "theirs", tmp_path / "home", Options())
+    assert same(weights(ours), weights(tmp_path / "home"))
 
 
 def test_weights_trained_on_since_are_not_changed_back(tmp_path):

@@ -167,11 +167,23 @@ def _norms(out: Folded, layers: list[LayerConfig], cfg: ModelConfig, fmt: Format
         out.note(f"norm weights: {'1 subtracted' if sign < 0 else '1 added'}")
         if not out.state:
             continue
-        before = out.state[name]
-        after = (before.double() + sign).to(before.dtype)
-        out.state[name] = after
-        lost = (after.double() - sign - before.double()).abs().max().item()
+        before = out.state[name].dtype
+        out.state[name], lost = shift(out.state[name], sign)
+        if out.state[name].dtype != before:
+            out.note("norm weights that would be rounded by it are kept in float32")
         out.rounding = max(out.rounding, lost)
+
+
+def shift(weight: Tensor, sign: float) -> tuple[Tensor, float]:
+    """A norm's weight plus or minus 1, in float32 where its own dtype would round the result; and
+    what float32 loses."""
+    exact = weight.double() + sign
+    for dtype in (weight.dtype, torch.float32):
+        after = exact.to(dtype)
+        lost = float((after.double() - exact).abs().max())
+        if not lost:
+            break
+    return after, lost
 
 
 def norm_weights(cfg: ModelConfig) -> list[tuple[str, NormConfig]]:
@@ -250,7 +262,7 @@ def unfold(original: ModelConfig, folded: State, fmt: Format) -> State | None:
     for name, norm in norm_weights(original):
         if norm.weight != fmt.norm:
             sign = 1.0 if fmt.norm == "zero_centred" else -1.0
-            state[name] = (state[name].double() + sign).to(state[name].dtype)
+            state[name] = _narrow(shift(state[name], sign)[0], state["embedding.weight"].dtype)
     for index, layer in enumerate(layers):
         prefix = f"layers.{index}."
         rope = layer.mixer.rope
@@ -261,8 +273,16 @@ def unfold(original: ModelConfig, folded: State, fmt: Format) -> State | None:
         if form != "none":
             _unfold_gate(state, layer, prefix, form, original.hidden_dim)
     again = fold(original, state, fmt).state
-    same = again.keys() == folded.keys()
-    return state if same and all(torch.equal(again[n], folded[n]) for n in folded) else None
+    same = again.keys() == folded.keys() and all(
+        again[n].dtype == folded[n].dtype and torch.equal(again[n], folded[n]) for n in folded
+    )
+    return state if same else None
+
+
+def _narrow(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """The weight in the model's dtype again, if that rounds nothing."""
+    narrow = weight.to(dtype)
+    return narrow if torch.equal(narrow.double(), weight.double()) else weight
 
 
 def _unfold_gate(state: State, layer: LayerConfig, prefix: str, form: str, dim: int) -> None:
