@@ -6,6 +6,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from gatelm.config import ConfigError
+from gatelm.data.errors import DataError
 from gatelm.data.tokenizer import byte_tokenizer
 from gatelm.nn.init import init_weights
 from gatelm.nn.model import Decoder
@@ -85,6 +86,20 @@ def test_shards_are_read(model, tmp_path):
         load_model(tmp_path)
 
 
+def test_a_tokenizer_with_unusual_names(model, tmp_path):
+    export_model(tmp_path, model, byte_tokenizer(), {})
+    path = tmp_path / "tokenizer.json"
+    unusual = path.read_text().replace("<|bos|>", "<<start>>").replace("<|eos|>", "<<end>>")
+    path.write_text(unusual)
+    names = {"bos_token": None, "eos_token": {"content": "<<end>>"}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(names))
+    tokenizer = load_model(tmp_path)[1]
+    assert (tokenizer.bos, tokenizer.eos) == ("<<end>>", "<<end>>")
+    (tmp_path / "tokenizer_config.json").write_text("{}")
+    with pytest.raises(DataError, match="no usual BOS or EOS"):
+        load_model(tmp_path)
+
+
 def test_contradictions_in_the_config_are_one_sentence(model, tmp_path):
     export_model(tmp_path, model, None, {})
     config = tmp_path / "config.json"
@@ -137,7 +152,9 @@ def test_what_an_older_folder_says_goes_on_to_hold(model, tmp_path):
     (old / "chat_template.jinja").write_text("{{ messages }}")
     settings = json.loads((old / "tokenizer_config.json").read_text())
     (old / "tokenizer_config.json").write_text(json.dumps({**settings, "bos_token": "!"}))
+    (old / "tokenizer.json").write_text(byte_tokenizer().to_json())  # puts no BOS in front
     export_model(new, model, byte_tokenizer(), {}, context_tokens=16, trained_from=old)
+    assert (new / "tokenizer.json").read_text() == byte_tokenizer().to_json()
     tree = json.loads((new / "config.json").read_text())
     assert (tree["max_position_embeddings"], tree["bos_token_id"], tree["eos_token_id"]) == (
         64,

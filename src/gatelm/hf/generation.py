@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
+from transformers import GenerationConfig, PreTrainedModel
 from transformers.generation.streamers import BaseStreamer
 from transformers.utils import logging
 
@@ -18,6 +18,7 @@ from gatelm.hf.load import open_model
 from gatelm.hf.probe import HFProbe
 from gatelm.hf.tokenizer import GatelmTokenizer, HFTokenizer
 from gatelm.hf.wrapper import GatelmForCausalLM
+from gatelm.train.export import CONFIG, GENERATION_CONFIG
 
 Tokenizer = HFTokenizer | GatelmTokenizer
 
@@ -58,8 +59,13 @@ def open_generator(
         raise ConfigError(f"{where}: the model has no tokenizer, so it cannot continue a text")
     assert isinstance(tokenizer, (HFTokenizer, GatelmTokenizer))
     if isinstance(probe, GatelmProbe):
-        eos = tokenizer.inner.eos_id if isinstance(tokenizer, GatelmTokenizer) else None
-        return GatelmForCausalLM.from_decoder(probe.model, eos_token_id=eos).eval(), tokenizer
+        assert isinstance(tokenizer, GatelmTokenizer)
+        model = GatelmForCausalLM.from_decoder(probe.model, eos_token_id=tokenizer.inner.eos_id)
+        folder = Path(where).expanduser()
+        folder = folder if (folder / CONFIG).is_file() else folder / "model"
+        if (folder / GENERATION_CONFIG).is_file():
+            model.generation_config = GenerationConfig.from_pretrained(folder)
+        return model.eval(), tokenizer
     assert isinstance(probe, HFProbe)
     if not probe.model.can_generate():
         raise ConfigError(f"{where}: {type(probe.model).__name__} cannot generate")

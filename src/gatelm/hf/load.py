@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import tokenizers
 import torch
 from torch import nn
 from transformers import (
@@ -31,10 +32,11 @@ from gatelm.analysis.gatelm_probe import GatelmProbe
 from gatelm.analysis.probe import Probe, TextTokenizer
 from gatelm.config import ConfigError
 from gatelm.config.base import nearest
+from gatelm.data.tokenizer import Tokenizer
 from gatelm.hf.paper_release import PaperForCausalLM, is_paper_release, paper_config
 from gatelm.hf.probe import HFProbe
 from gatelm.hf.tokenizer import GatelmTokenizer, HFTokenizer
-from gatelm.train.export import is_gatelm_config, load_model
+from gatelm.train.export import TOKENIZER, TOKENIZER_CONFIG, is_gatelm_config, load_model
 
 DTYPES = {
     "float32": torch.float32,
@@ -130,7 +132,18 @@ def _gatelm(
     model, tokenizer = load_model(path)
     model = model.to(device=device, dtype=dtype or torch.float32)
     name = path.resolve().parent.name if path.name == "model" else path.name
-    return GatelmProbe(model, name), None if tokenizer is None else GatelmTokenizer(tokenizer)
+    if tokenizer is None:
+        return GatelmProbe(model, name), None
+    adds_bos = _adds_bos(path, tokenizer.bos_id)
+    return GatelmProbe(model, name), GatelmTokenizer(tokenizer, adds_bos=adds_bos)
+
+
+def _adds_bos(path: Path, bos_id: int) -> bool:
+    """Whether tokenizer.json puts BOS in front: it does for models trained here."""
+    if not (path / TOKENIZER_CONFIG).is_file():
+        return True  # written before tokenizer.json said so
+    ids = tokenizers.Tokenizer.from_file(str(path / TOKENIZER)).encode("a").ids
+    return ids[:1] == [bos_id]
 
 
 def _why_no_model(path: Path) -> str:

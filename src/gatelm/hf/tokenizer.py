@@ -35,12 +35,10 @@ class HFTokenizer:
 
 
 class GatelmTokenizer:
-    """A tokenizer of this package; its models are trained on documents that begin with BOS."""
+    """A tokenizer of this package; models trained here have seen BOS begin every document."""
 
-    adds_bos = True
-
-    def __init__(self, inner: Tokenizer):
-        self.inner = inner
+    def __init__(self, inner: Tokenizer, *, adds_bos: bool = True):
+        self.inner, self.adds_bos = inner, adds_bos
         self.bos_id: int | None = inner.bos_id
 
     def encode(self, text: str) -> list[int]:

@@ -18,6 +18,7 @@ from tokenizers.processors import TemplateProcessing
 from torch import Tensor
 
 from gatelm.config import ConfigError
+from gatelm.data.errors import DataError
 from gatelm.data.tokenizer import Tokenizer, load_tokenizer
 from gatelm.nn.count import count
 from gatelm.nn.model import Decoder, ModelConfig
@@ -44,8 +45,8 @@ def export_model(
     Args:
         facts: what the card says about the training, label to value.
         context_tokens: the length of the rows it was trained on.
-        trained_from: the folder of the model that it was trained from, whose tokenizer settings,
-            chat template and longer context go on to hold.
+        trained_from: the folder of the model that it was trained from, whose tokenizer, chat
+            template and longer context go on to hold.
 
     Raises:
         WriteError: when it cannot be written; an older model is untouched then.
@@ -95,8 +96,7 @@ def load_model(folder: Path | str) -> tuple[Decoder, Tokenizer | None]:
     except RuntimeError as error:
         problem = " ".join(str(error).split())
         raise ConfigError(f"{folder}: {WEIGHTS} does not fit {CONFIG}: {problem:.300}") from None
-    path = folder / TOKENIZER
-    return model.eval(), load_tokenizer(path) if path.is_file() else None
+    return model.eval(), _read_tokenizer(folder)
 
 
 def is_gatelm_config(tree: Any) -> bool:
@@ -263,7 +263,7 @@ def _carry_over(old: Path, new: Path) -> None:
     lengths = [tree[CONTEXT] for tree in (before, after) if tree.get(CONTEXT) is not None]
     longest = {CONTEXT: max(lengths)} if lengths else {}
     write_json(new / CONFIG, {**after, **kept, **longest})
-    for name in (TOKENIZER_CONFIG, "chat_template.jinja", "special_tokens_map.json"):
+    for name in (TOKENIZER, TOKENIZER_CONFIG, "chat_template.jinja", "special_tokens_map.json"):
         if (old / name).is_file():
             shutil.copyfile(old / name, new / name)
     settings = {**kept, **_read_tree(old / GENERATION_CONFIG)}
@@ -281,6 +281,24 @@ def _ids(tree: dict[str, Any]) -> list[int]:
 
 def _read_tree(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def _read_tokenizer(folder: Path) -> Tokenizer | None:
+    path, config = folder / TOKENIZER, folder / TOKENIZER_CONFIG
+    if not path.is_file():
+        return None
+    try:
+        return load_tokenizer(path)
+    except DataError:
+        # A vocabulary without the usual names: others say here which tokens begin and end a text.
+        if not config.is_file():
+            raise
+        tree = json.loads(config.read_text(encoding="utf-8"))
+        found = (tree.get("bos_token"), tree.get("eos_token"))
+        names = [token["content"] if isinstance(token, dict) else token for token in found]
+        if names == [None, None]:
+            raise
+        return load_tokenizer(path, *names)
 
 
 def _special_ids(tokenizer: Tokenizer) -> dict[str, int]:
