@@ -216,6 +216,47 @@ def test_the_wrong_layout_named_on_purpose_is_caught(name, tmp_path):
     assert convert(source, tmp_path / "out", Options(layout=right)).comparison.passed
 
 
+def _norms_as_they_are(folder):
+    tensors = weights(folder)
+    plain = {k: t + 1 if k.endswith("norm.weight") else t for k, t in tensors.items()}
+    save_file(plain, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def _one_w_o_not_doubled(folder):
+    tensors = weights(folder)
+    tensors["model.layers.1.self_attn.o_proj.weight"] /= 2
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def _query_and_gate_in_halves(folder):
+    tensors = weights(folder)
+    for index in range(2):
+        name = f"model.layers.{index}.self_attn.q_proj.weight"
+        blocks = tensors[name].view(4, 2, 16, 32)
+        tensors[name] = blocks.transpose(0, 1).reshape(128, 32).contiguous()
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def _no_rotary_factor(folder):
+    path = folder / "config.json"
+    tree = json.loads(path.read_text())
+    del tree["partial_rotary_factor"], tree["rope_parameters"]["partial_rotary_factor"]
+    path.write_text(json.dumps(tree))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [_norms_as_they_are, _one_w_o_not_doubled, _query_and_gate_in_halves, _no_rotary_factor],
+)
+def test_each_silent_mistake_of_others_is_caught(damage, tmp_path, monkeypatch):
+    """Mistakes that load without a warning: peers' reports of them are why verification exists."""
+    monkeypatch.setattr(convert_module, "_copy_files", lambda model, folder: damage(folder))
+    ours = models.gatelm_folder(tmp_path / "ours", GATED["two-sigmoid"])
+    with pytest.raises(VerificationError, match="does not compute what the source does"):
+        convert(ours, tmp_path / "out", Options(to="qwen3_5_text"))
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["ours"]
+
+
 @pytest.mark.parametrize("break_", ["write", "verify"])
 def test_nothing_is_left_after_an_error(break_, tmp_path, monkeypatch):
     def fail(*args, **kwargs):
