@@ -119,3 +119,19 @@ def test_a_signal_saves_and_says_how_to_go_on(recipe, tmp_path, number):
     saved = [p.name for p in (tmp_path / "run" / "checkpoints").iterdir()]
     assert saved == [f"step-{records[-1]['step']:08d}"]
     assert yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())["name"] == "tiny"
+
+
+def test_a_run_from_a_trained_model_says_whether_its_gates_moved(recipe, tmp_path):
+    plain = gatelm_train(recipe, "--out", tmp_path / "plain", "--set", "model.layer.gates=[]")
+    assert plain.exit_code == 0, plain.output
+    assert "the gates" not in plain.stdout
+    gates = "model={layer: {gates: [{site: sdpa, init: {weight: zeros}}]}}"
+    start = f"init_from={tmp_path / 'plain'}"
+    done = gatelm_train(recipe, "--out", tmp_path / "gated", "--set", start, "--set", gates)
+    assert done.exit_code == 0, done.output
+    assert "the gates" in done.stdout
+    assert "moved: scores changed by" in done.stdout
+    assert "their mean from 0.500 to" in done.stdout
+    missing = gatelm_train(recipe, "--out", tmp_path / "none", "--set", "init_from=nowhere")
+    assert "init_from.path: nowhere: no model folder" in str(missing.exception)
+    assert not (tmp_path / "none").exists()

@@ -205,7 +205,8 @@ def _table(results: dict[str, Any]) -> list[str]:
             "  tokens of context   perplexity      tokens",
         ]
         for entry in found["by_position"]:
-            span = f"{entry['first']}-{entry['last']}"
+            first, last = entry["first"], entry["last"]
+            span = str(first) if first == last else f"{first}-{last}"
             lines.append(f"  {span:>17}   {entry['perplexity']:>10.3f}  {entry['tokens']:>10,}")
     for task, metrics in results.get("tasks", {}).items():
         lines.append(task)
