@@ -27,7 +27,7 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> tuple[Config, Loade
         from gatelm.study.spec import load_study
 
         return load_study(name, overrides), loaded
-    if "model" in loaded.tree:
+    if "model" in loaded.tree or "init_from" in loaded.tree:
         from gatelm.train.config import RunConfig
 
         return RunConfig.parse(loaded.tree, where), loaded
@@ -36,7 +36,8 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> tuple[Config, Loade
 
         return ModelConfig.parse(loaded.tree, where), loaded
     raise ConfigError(
-        f"{where}: neither a run (key model), nor a study (key parts), nor a model (key hidden_dim)"
+        f"{where}: neither a run (key model or init_from), nor a study (key parts), nor a model "
+        "(key hidden_dim)"
     )
 
 
