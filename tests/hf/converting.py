@@ -66,6 +66,7 @@ SOURCES = {
             },
         },
     ),
+    "lfm3-proportional": ("lfm3", WINDOWS),
     "step3p7": ("step3p7", {**WINDOWS, "num_sliding_attention_heads": 6}),
 }
 VISION = {

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 
 from gatelm.config import ConfigError
 from gatelm.hf import load
-from gatelm.hf.formats.fold import unfold
+from gatelm.hf.formats.fold import gather_order, reorder_heads, turning, unfold
 from gatelm.hf.formats.read import left_out, read_config, recognise
 from gatelm.hf.formats.rules import FORMATS, Format
 from gatelm.hf.formats.tensors import State, shapes, to_ours
@@ -159,10 +159,27 @@ def _from_tree(
     if fmt.name == "afmoe" and tree.get("mup_enabled"):
         notes.append("mup_enabled: the embedding is multiplied by sqrt(hidden_size)")
         state["embedding.weight"] = state["embedding.weight"] * cfg.hidden_dim**0.5
+    if fmt.name == "lfm3":
+        _gather_rotary(state, cfg, notes)
     source = Source(path, name, fmt, cfg, state, _carried(tree), notes)
     if layout is None:
         _restore(source, tree)
     return source
+
+
+def _gather_rotary(state: State, cfg: ModelConfig, notes: list[str]) -> None:
+    """LFM3's partial rotary positions leave channels in the middle of a head still, ours at its
+    end."""
+    for index, layer in enumerate(cfg.layers()):
+        rope = layer.mixer.rope
+        if rope is None or rope.partial_factor == 1.0:
+            continue
+        order = gather_order(layer, cfg.hidden_dim)
+        for name in turning(layer, f"layers.{index}."):
+            state[name] = reorder_heads(state[name], order)
+        note = "proportional rotary positions: channels of q and k reordered"
+        if note not in notes:
+            notes.append(note)
 
 
 def _restore(source: Source, tree: dict[str, Any]) -> None:

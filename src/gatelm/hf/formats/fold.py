@@ -105,8 +105,8 @@ def _layer(out: Folded, layer: LayerConfig, index: int, fmt: Format, form: str) 
     if rope is not None and rope.pairs == "neighbours":
         order = halves_order(layer, out.cfg.hidden_dim)
         out.note("rotary pairs 2i and 2i+1 moved to i and i + half: rows of q and k reordered")
-        for name in _turning(layer, prefix):
-            out.edit(name, lambda t: _reorder_heads(t, order))
+        for name in turning(layer, prefix):
+            out.edit(name, lambda t: reorder_heads(t, order))
         mixer = layer.mixer.replace(rope=rope.replace(pairs="halves"))
         layer = layer.replace(mixer=mixer)
     if form == "none":
@@ -218,12 +218,22 @@ def halves_order(layer: LayerConfig, hidden_dim: int) -> Tensor:
     """Channels of a head in the order that turns neighbouring pairs into pairs of halves."""
     width = layer.mixer.width(hidden_dim)
     assert layer.mixer.rope is not None
-    turning = layer.mixer.rope.rotary_dim(width)
-    first, second = torch.arange(0, turning, 2), torch.arange(1, turning, 2)
-    return torch.cat((first, second, torch.arange(turning, width)))
+    num_turning = layer.mixer.rope.rotary_dim(width)
+    first, second = torch.arange(0, num_turning, 2), torch.arange(1, num_turning, 2)
+    return torch.cat((first, second, torch.arange(num_turning, width)))
 
 
-def _turning(layer: LayerConfig, prefix: str) -> list[str]:
+def gather_order(layer: LayerConfig, hidden_dim: int) -> Tensor:
+    """Channels of a head that turn in pairs i, i + head_dim/2 ("proportional" rotary positions),
+    in the order in which they are the first ones, and pairs of halves of those."""
+    width = layer.mixer.width(hidden_dim)
+    assert layer.mixer.rope is not None
+    pairs = torch.arange(layer.mixer.rope.rotary_dim(width) // 2)
+    still = torch.arange(len(pairs), width // 2)
+    return torch.cat((pairs, width // 2 + pairs, still, width // 2 + still))
+
+
+def turning(layer: LayerConfig, prefix: str) -> list[str]:
     """Tensors whose rows are channels that rotary positions turn."""
     names = [f"{prefix}attn.qkv.{n}.weight" for n in "qk"]
     if layer.mixer.bias != "none":
@@ -233,7 +243,7 @@ def _turning(layer: LayerConfig, prefix: str) -> list[str]:
     return names
 
 
-def _reorder_heads(tensor: Float[Tensor, "R *C"], order: Tensor) -> Float[Tensor, "R *C"]:
+def reorder_heads(tensor: Float[Tensor, "R *C"], order: Tensor) -> Float[Tensor, "R *C"]:
     return tensor.unflatten(0, (-1, len(order)))[:, order].flatten(0, 1)
 
 
@@ -268,8 +278,8 @@ def unfold(original: ModelConfig, folded: State, fmt: Format) -> State | None:
         rope = layer.mixer.rope
         if rope is not None and rope.pairs == "neighbours":
             back = halves_order(layer, original.hidden_dim).argsort()
-            for name in _turning(layer, prefix):
-                state[name] = _reorder_heads(state[name], back)
+            for name in turning(layer, prefix):
+                state[name] = reorder_heads(state[name], back)
         if form != "none":
             _unfold_gate(state, layer, prefix, form, original.hidden_dim)
     again = fold(original, state, fmt).state

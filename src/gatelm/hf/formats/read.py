@@ -215,8 +215,10 @@ def _rope(c: Any, layer_type: str, fmt: Format, where: str) -> RopeConfig:
     base, factor = found.pop("rope_theta"), found.pop("partial_rotary_factor", 1.0)
     kind = found.pop("rope_type", "default")
     found.pop("type", None)
-    full = kind == "proportional" and factor == 1.0 and found.pop("factor", 1.0) == 1.0
-    if (kind != "default" and not full) or found:
+    if kind == "proportional" and found.pop("factor", 1.0) == 1.0 and not found:
+        # frequencies base^(-2i/head_dim) for the first pairs: those of another base over fewer
+        return RopeConfig(base=base**factor, partial_factor=factor)
+    if kind != "default" or found:
         extra = f" with {', '.join(sorted(found))}" if found else ""
         raise ConfigError(
             f"{where}: rope_parameters: rope_type {kind!r}{extra} cannot be expressed yet; only "
