@@ -1,6 +1,8 @@
 import json
 
 import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
 from gatelm.cli.main import app
@@ -85,3 +87,37 @@ def test_a_model_that_cannot_read_text_says_so(folder, text):
     learned = folder("learned", position_embedding={"max_tokens": 8})
     result = run(learned, "--data", text, "--seq-len", "12")
     assert "position_embedding.max_tokens is 8" in str(result.exception)
+
+
+def test_a_hugging_face_folder_gives_its_own_loss(tmp_path):
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=258,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=64,
+        initializer_range=0.3,
+    )
+    model = LlamaForCausalLM(config).eval()
+    model.save_pretrained(tmp_path / "llama")
+    byte_tokenizer().save(tmp_path / "llama" / "tokenizer.json")
+    inner = str(tmp_path / "llama" / "tokenizer.json")
+    PreTrainedTokenizerFast(tokenizer_file=inner).save_pretrained(tmp_path / "llama")
+    documents = ["The first document.", "A second one, which is longer."]
+    (tmp_path / "two.jsonl").write_text("\n".join(json.dumps({"text": d}) for d in documents))
+
+    result = run(str(tmp_path / "llama"), "--data", str(tmp_path / "two.jsonl"), "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)["perplexity"]
+    nats = tokens = 0
+    for document in documents:
+        ids = torch.tensor([list(document.encode())])
+        with torch.no_grad():
+            mean = float(model(input_ids=ids, labels=ids).loss)
+        nats, tokens = nats + mean * (ids.shape[1] - 1), tokens + ids.shape[1] - 1
+    assert found["seq_len"] == 64
+    assert found["tokens"] == tokens
+    assert found["loss"] == pytest.approx(nats / tokens, rel=1e-5)
+    assert "no BOS token" in found["first_token"]["reason"]
