@@ -28,7 +28,8 @@ def show(
 
     config, loaded = load_recipe(recipe, overrides or ())
     leaves = flatten(config.tree())
-    sources = {path: _source(path, loaded.sources) for path in leaves}
+    taken = _taken_over(loaded.tree)
+    sources = {path: _source(path, loaded.sources, taken) for path in leaves}
     if as_json:
         found = {p: {"value": v, "source": sources[p]} for p, v in leaves.items()}
         typer.echo(json_module.dumps({"hash": config.content_hash(), "values": found}, indent=1))
@@ -94,13 +95,24 @@ def gates(as_json: Json = False) -> None:
             typer.echo(f"  {name:<24} {text}".rstrip())
 
 
-def _source(path: str, sources: dict[str, str]) -> str:
+def _source(path: str, sources: dict[str, str], taken: tuple[str, ...]) -> str:
     """The source of a leaf: its own, or that of the shorthand it was expanded from."""
+    leaf = path
     while path:
         if path in sources:
             return sources[path]
         path = path.rpartition(".")[0]
-    return "default"
+    return "init_from" if leaf.startswith(taken) else "default"
+
+
+def _taken_over(tree: dict[str, Any]) -> tuple[str, ...]:
+    """What a run that begins from a trained model leaves to it."""
+    if not tree.get("init_from"):
+        return ()
+    data = tree.get("data") or {}
+    own_model = "hidden_dim" in (tree.get("model") or {})
+    own_tokenizer = data.get("tokenizer") or data.get("prepared")
+    return (*(() if own_model else ("model.",)), *(() if own_tokenizer else ("data.tokenizer.",)))
 
 
 def _text(value: Any) -> str:
