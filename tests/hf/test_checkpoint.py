@@ -75,6 +75,7 @@ def test_unknown_config_keys_are_listed(folder):
         ({"layer_types": ["linear_attention", "full_attention"]}, "of type linear_attention"),
         ({"attention_bias": True}, "with biases cannot be expressed"),
         ({"hidden_act": "mish"}, "hidden_act 'mish'"),
+        ({"attn_output_gate": False}, "attn_output_gate false cannot be expressed"),
         ({"quantization_config": {}}, "the weights are quantised"),
         (
             {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}},
@@ -89,8 +90,16 @@ def test_what_a_config_asks_for_and_cannot_have(folder, changes, words):
 
 
 def test_a_missing_partial_rotary_factor_means_a_quarter(folder):
-    change_config(folder, drop=["rope_parameters"])
+    change_config(folder, drop=["rope_parameters", "partial_rotary_factor"])
     assert read_source(folder).cfg.layer.mixer.rope.partial_factor == 0.25
+
+
+def test_a_key_that_only_other_engines_read_is_not_ignored(tmp_path):
+    folder = models.save("llama", tmp_path / "llama")
+    change_config(folder, rope_interleaved=False)
+    read_source(folder)
+    change_config(folder, rope_interleaved=True)
+    assert "rope_interleaved true cannot be expressed" in message(folder)
 
 
 def test_a_factor_that_the_family_ignores_is_refused(tmp_path):

@@ -2,6 +2,7 @@ from importlib import util
 from pathlib import Path
 
 import pytest
+from transformers import CONFIG_MAPPING
 
 from gatelm.hf.formats.fold import fold
 from gatelm.hf.formats.read import read_config, recognise
@@ -53,6 +54,8 @@ def test_no_fact_is_said_twice():
 
 @pytest.mark.parametrize("target", [n for n, f in FORMATS.items() if f.written])
 def test_a_written_config_reads_back_as_the_folded_model(target):
+    if FORMATS[target].model_type not in CONFIG_MAPPING:
+        pytest.skip(f"this transformers has no {target}")
     trees = [
         models.gatelm_tree(["sdpa-head"]),
         models.gatelm_tree([]),

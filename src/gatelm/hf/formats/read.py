@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -69,6 +70,15 @@ _KEYS = {
 }
 """Keys that a reader uses, or that cannot change a model of the kind it accepts."""
 
+_ONLY = {
+    "rope_interleaved": (False, None),
+    "attn_output_gate": (True,),
+    "is_encoder_decoder": (False,),
+    "use_mrope": (False,),
+}
+"""Known keys that are understood at these values alone. transformers ignores some of them; other
+engines do not."""
+
 
 def recognise(tree: Mapping[str, Any], where: str) -> Format:
     """The format of a config.json, by its model_type and, for the paper's release, its keys.
@@ -102,6 +112,9 @@ def read_config(tree: Mapping[str, Any], fmt: Format, where: str) -> ModelConfig
         raise ConfigError(
             f"{where}: not known here, so its effect is not either: {', '.join(unknown)}"
         )
+    for key, values in _ONLY.items():
+        if text.get(key, values[0]) not in values:
+            raise ConfigError(f"{where}: {key} {json.dumps(text[key])} cannot be expressed")
     filled = _filled(text, fmt, where)
     layers = [_layer(filled, fmt, index, where) for index in range(filled.num_hidden_layers)]
     _READERS.get(fmt.name, _nothing)(filled, where)
