@@ -47,6 +47,7 @@ def test_importing_gatelm_imports_nothing_heavy():
     assert run(f"import sys, gatelm\nprint([m for m in {heavy} if m in sys.modules])") == "[]\n"
 
 
+@pytest.mark.slow
 def test_importing_both_does_not_load_the_model_class():
     names = "gatelm.hf.wrapper", "gatelm.nn.model", "transformers.modeling_utils"
     code = "import sys, gatelm\nfrom transformers import AutoConfig\n"

@@ -261,6 +261,19 @@ def test_loaded_weights_stay_as_they_are(tmp_path, tokens):
         assert all(p.eq(0.5).all() for p in loaded.parameters())
 
 
+def test_a_state_dict_of_the_folder_is_read_too(tmp_path, tokens):
+    model, other = wrap("low-rank", head="untied"), wrap("low-rank", head="untied")
+    with torch.no_grad():
+        for parameter in other.parameters():
+            parameter.zero_()
+    model.save_pretrained(tmp_path)
+    other.load_state_dict(load_file(tmp_path / "model.safetensors"))
+    assert torch.equal(other(tokens).logits, model(tokens).logits)
+    other.load_state_dict(model.state_dict())
+    with pytest.raises(RuntimeError, match="spare"):
+        other.load_state_dict({**model.state_dict(), "spare": tokens})
+
+
 def test_shards(tmp_path, tokens):
     model = wrap(head="untied")
     model.save_pretrained(tmp_path, max_shard_size="20KB")

@@ -135,6 +135,7 @@ class GatelmForCausalLM(PreTrainedModel, GenerationMixin):
             layer.__class__ = RecomputedBlock
         if asked is not None:
             _use_backend(self.model, asked)
+        self.register_load_state_dict_pre_hook(_accept_decoder_names)
         self.post_init()
 
     @classmethod
@@ -296,6 +297,18 @@ def register_classes() -> None:
     """Make the Auto classes know the classes of this module."""
     AutoConfig.register(MODEL_TYPE, GatelmConfig, exist_ok=True)
     AutoModelForCausalLM.register(GatelmConfig, GatelmForCausalLM, exist_ok=True)
+
+
+def _accept_decoder_names(
+    module: nn.Module, state_dict: dict[str, Tensor], prefix: str, *rest: Any
+) -> None:
+    """Let `load_state_dict` read what `save_pretrained` wrote, as a Trainer does to go on."""
+    model = getattr(module, GatelmForCausalLM.base_model_prefix)
+    own = {name for name, _ in model.named_children()}
+    for key in list(state_dict):
+        if key.startswith(prefix) and key.removeprefix(prefix).split(".")[0] in own:
+            inside = f"{prefix}{GatelmForCausalLM.base_model_prefix}.{key.removeprefix(prefix)}"
+            state_dict[inside] = state_dict.pop(key)
 
 
 def _token_input(input_ids: Tensor | None, kwargs: dict[str, Any]) -> Tensor:
