@@ -32,7 +32,6 @@ from gatelm.analysis.gatelm_probe import GatelmProbe
 from gatelm.analysis.probe import Probe, TextTokenizer
 from gatelm.config import ConfigError
 from gatelm.config.base import nearest
-from gatelm.data.tokenizer import Tokenizer
 from gatelm.hf.paper_release import PaperForCausalLM, is_paper_release, paper_config
 from gatelm.hf.probe import HFProbe
 from gatelm.hf.tokenizer import GatelmTokenizer, HFTokenizer
