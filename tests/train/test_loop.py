@@ -242,3 +242,17 @@ def test_the_final_look_agrees_with_validation(tiny, tmp_path):
     assert {split_mark(name)[0] for name in result.metrics} <= set(METRICS)
     assert {"first_token_share", "gate_mean", "max_logit"} <= set(records(tmp_path, "health")[0])
     assert json.loads((tmp_path / "analysis.json").read_text())["num_layers"] == 2
+
+
+@pytest.mark.usefixtures("real_look")
+def test_the_causal_check_is_measured_where_it_is_asked_for(tiny, tmp_path):
+    asked = {"train": {"final_causal": "gates"}}
+    off, on = train(tiny(), tmp_path / "off"), train(tiny(asked), tmp_path / "on")
+    bare = train(tiny({**asked, "model": {"layer": {"gates": []}}}), tmp_path / "bare")
+    new = set(on.metrics) - set(off.metrics)
+    assert {"loss_gates_shut_change", "first_token_share_gates_open_change_non_trigger"} <= new
+    assert all(on.metrics[name] == value for name, value in off.metrics.items())
+    assert {split_mark(name)[0] for name in on.metrics} <= set(METRICS)
+    assert not {name for name in bare.metrics if name.endswith("_change")}
+    assert tiny().content_hash() == tiny({"train": {"final_causal": "off"}}).content_hash()
+    assert tiny().content_hash() != tiny(asked).content_hash()

@@ -342,10 +342,42 @@ _ALL = (
     ),
 )
 
-METRICS: dict[str, Metric] = {metric.name: metric for metric in _ALL}
+CAUSAL_STEMS = ("val_loss", "first_token_share", "sink_rate")
+"""Metrics that are measured again with the gates forced."""
+
+FORCED_GATES = {
+    "open": "every gate score set to 1, as if there were no gate (an added gate adds 1)",
+    "shut": "every gate score set to 0",
+    "mean": "every gate score set to its head's and channel's mean, so that no token matters",
+}
+
+
+def causal_name(stem: str, how: str) -> str:
+    """The metric of `stem`'s change under a way of forcing: `loss_gates_shut_change`."""
+    return f"{'loss' if stem == 'val_loss' else stem}_gates_{how}_change"
+
+
+_CAUSAL = tuple(
+    Metric(
+        causal_name(metric.name, how),
+        f"{metric.label}, gates {'at their mean' if how == 'mean' else how}: change",
+        f"The {metric.label.lower()} of the trained model with {what}, minus that of the model as "
+        "it was trained, both on the held-out sequences of a health pass.",
+        None,
+        metric.unit,
+    )
+    for metric in _ALL
+    if metric.name in CAUSAL_STEMS
+    for how, what in FORCED_GATES.items()
+)
+
+METRICS: dict[str, Metric] = {metric.name: metric for metric in (*_ALL, *_CAUSAL)}
 """Metrics of the final look and the health pass. A name may carry a mark: `accuracy_trigger`."""
 
-MARKABLE = ("val_loss", "accuracy", "first_token_share", "first_token_share_uniform", "gate_mean")
+MARKABLE = (
+    *("val_loss", "accuracy", "first_token_share", "first_token_share_uniform", "gate_mean"),
+    *(causal_name(stem, how) for stem in ("val_loss", "first_token_share") for how in FORCED_GATES),
+)
 """Metrics that are also computed over marked positions only."""
 
 HEALTH_METRICS = (

@@ -34,6 +34,9 @@ class TrainConfig(Config):
     """Sinks, activations and gates so often; null: at the end only."""
     health_sequences: int = Field(default=8, ge=1)
     """Held-out sequences of a health pass."""
+    final_causal: Literal["off", "gates"] = added_later("off")
+    """gates: after training, how loss and sinks change with the gates forced open, shut, or to
+    their mean, on `health_sequences` held-out sequences."""
     checkpoint_every_steps: int | None = not_identity(None, ge=1)
     """A checkpoint so often and at the end; null: only when stopped early."""
     keep_checkpoints: int = not_identity(2, ge=1)

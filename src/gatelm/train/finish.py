@@ -38,7 +38,7 @@ def finish(
             bytes_per_token=source.bytes_per_token,
             decode=source.decode_tokens,
         )
-    metrics = final.metrics()
+    metrics = final.metrics() | _causal(cfg, source, model)
     facts = {
         "Run": cfg.name,
         **({} if cfg.init_from is None else {"Started from": cfg.init_from.path}),
@@ -64,6 +64,15 @@ def finish(
     )
     write_json(folder.analysis, tree)
     return metrics
+
+
+def _causal(cfg: RunConfig, source: Source, model: Decoder) -> dict[str, float]:
+    """What the gates do for the loss and the sinks, where the config asks for it."""
+    if cfg.train.final_causal == "off":
+        return {}
+    from gatelm.analysis.gate_effects import gate_effects
+
+    return gate_effects(model, look_batches(source, cfg.train, cfg.train.health_sequences))
 
 
 def _movement(cfg: RunConfig, source: Source, model: Decoder) -> Movement:
