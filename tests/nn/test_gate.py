@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gatelm.nn.attention import Context
 from gatelm.nn.block import Block, LayerConfig
 from gatelm.nn.cache import KVCache
+from gatelm.nn.context import Context
 from gatelm.nn.gate import ACTIVATIONS, INPUT_DOCS, OPERATIONS, SHARINGS, bias_for_open_share
 from gatelm.nn.gate_presets import GATE_PRESETS, PRESET_DOCS
 from gatelm.nn.init import init_weights

@@ -17,9 +17,9 @@ from torch import nn
 from gatelm.analysis.evaluation import evaluation
 from gatelm.analysis.probe import AttentionCall
 from gatelm.analysis.taps import attention_layers, blocks, decoder
-from gatelm.nn.attention import Context
 from gatelm.nn.backends import AttentionOutput, Capabilities
 from gatelm.nn.backends.base import Observe
+from gatelm.nn.context import Context
 from gatelm.nn.masks import AttentionMask
 from gatelm.nn.rope import rotary_angles
 from gatelm.nn.shapes import Float, Int, Tensor

@@ -171,7 +171,7 @@ def _gather_rotary(state: State, cfg: ModelConfig, notes: list[str]) -> None:
     """LFM3's partial rotary positions leave channels in the middle of a head still, ours at its
     end."""
     for index, layer in enumerate(cfg.layers()):
-        rope = layer.mixer.rope
+        rope = layer.attention.rope
         if rope is None or rope.partial_factor == 1.0:
             continue
         order = gather_order(layer, cfg.hidden_dim)

@@ -36,7 +36,7 @@ def lora_targets(model: nn.Module, parts: Collection[str] = PARTS) -> dict[str, 
     for name, module in model.named_modules():
         if isinstance(module, Attention) and "attention" in parts:
             modules += _linear(name, module)
-        elif isinstance(module, Block) and "ffn" in parts:
+        elif isinstance(module, Block) and module.ffn is not None and "ffn" in parts:
             modules += _linear(f"{name}.ffn", module.ffn)
         elif isinstance(module, GateProjection) and "gates" in parts:
             parameters += [f"{name}.{key}" for key, _ in module.named_parameters()]

@@ -97,11 +97,11 @@ class GatelmConfig(PreTrainedConfig):
 
     @property
     def num_key_value_heads(self) -> int:
-        return self.model_config.layer.mixer.kv_heads
+        return self.model_config.layer.attention.kv_heads
 
     @property
     def head_dim(self) -> int:
-        return self.model_config.layer.mixer.width(self.hidden_size)
+        return self.model_config.layer.attention.width(self.hidden_size)
 
 
 class RecomputedBlock(GradientCheckpointingLayer, Block):
@@ -338,6 +338,6 @@ def _use_backend(model: Decoder, name: str) -> None:
     if name not in BACKENDS:
         raise ConfigError(f"attn_implementation {name!r}: known: {', '.join(sorted(BACKENDS))}")
     for index, layer in enumerate(model.cfg.layers()):
-        mixer = layer.mixer.replace(backend=name)
+        mixer = layer.attention.replace(backend=name)
         check_layer(layer.replace(mixer=mixer), model.cfg.hidden_dim, index)
     use_backend(model, name)

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 from torch import nn
 
-from gatelm.config import Config, choice
+from gatelm.config import Config, ConfigError, choice
 from gatelm.nn.backends import BACKENDS
-from gatelm.nn.cache import KVCache
-from gatelm.nn.gate import ModifierConfig, SiteShape, build_modifier
-from gatelm.nn.masks import AttentionMask
+from gatelm.nn.context import Context
+from gatelm.nn.gate import GateConfig, ModifierConfig, SiteShape, build_modifier
 from gatelm.nn.norm import Norm, NormConfig
+from gatelm.nn.parts import Part
 from gatelm.nn.projections import QKVProjection
-from gatelm.nn.rope import RopeConfig, rotary_angles, rotate
-from gatelm.nn.shapes import Float, Int, Tensor
+from gatelm.nn.rope import RopeConfig, rotate
+from gatelm.nn.shapes import Float, Tensor
 from gatelm.nn.sites import ATTENTION_SITES, BACKEND_TAPS, Sites, Sources, Taps
 
 if TYPE_CHECKING:
@@ -28,6 +27,8 @@ else:
 
 class AttentionConfig(Config):
     """Grouped-query softmax attention."""
+
+    sites: ClassVar[tuple[str, ...]] = ATTENTION_SITES
 
     kind: Literal["attention"] = "attention"
     num_heads: int = Field(ge=1)
@@ -68,23 +69,53 @@ class AttentionConfig(Config):
             query_dim=width,
         )
 
+    def part(self, hidden_dim: int) -> Part:
+        """Parameters without those of the gates."""
+        width = self.width(hidden_dim)
+        queries, keys = self.num_heads * width, self.kv_heads * width
+        bias = {"none": 0, "qkv": queries + 2 * keys, "all": queries + 2 * keys + hidden_dim}
+        on_heads = 2 * self.qk_norm.num_weights(width) if self.qk_norm else 0
+        return Part(hidden_dim * (2 * queries + 2 * keys), bias[self.bias], on_heads)
 
-@dataclass
-class Context:
-    """What all layers of one forward share: the mask, the positions, the cache."""
+    def mixing_flops_per_token(self, hidden_dim: int, seq_len: int) -> int:
+        """Of the whole T x T square, as kernels' counters do: no discount for causality."""
+        return 4 * self.num_heads * self.width(hidden_dim) * seq_len
 
-    mask: AttentionMask
-    positions: Int[Tensor, "*B T"]
-    cache: KVCache | None = None
-    _rotations: dict[tuple[RopeConfig, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
+    def cached_values(self, hidden_dim: int, num_tokens: int) -> int:
+        """Keys and values of `num_tokens` tokens; gates add none."""
+        return 2 * self.kv_heads * self.width(hidden_dim) * num_tokens
 
-    def rotation(self, rope: RopeConfig, head_dim: int) -> tuple[Tensor, Tensor]:
-        """cos and sin (*B, T, rotary_dim/2) of the rotary angles, computed once a forward."""
-        key = (rope, head_dim)
-        if key not in self._rotations:
-            angles = rotary_angles(rope, head_dim, self.positions)
-            self._rotations[key] = (angles.cos(), angles.sin())
-        return self._rotations[key]
+    def check(self, hidden_dim: int, where: str) -> None:
+        """Raises ConfigError, naming `where`, for values that cannot work together."""
+        if self.head_dim is None and hidden_dim % self.num_heads:
+            raise ConfigError(
+                f"{where}.num_heads: hidden_dim {hidden_dim} is not a multiple of "
+                f"{self.num_heads} heads; change one of them, or set mixer.head_dim"
+            )
+        if self.num_heads % self.kv_heads:
+            raise ConfigError(
+                f"{where}.num_kv_heads: {self.num_heads} query heads cannot be divided among "
+                f"{self.kv_heads} key/value heads; use a divisor of {self.num_heads}"
+            )
+        if self.rope is not None:
+            self.rope.check(self.width(hidden_dim), where)
+        if self.dropout and not BACKENDS[self.backend].capabilities.dropout:
+            raise ConfigError(f"{where}.dropout: the {self.backend} backend has none")
+
+    def check_gate(self, gate: GateConfig, where: str) -> None:
+        """Raises ConfigError for a gate that cannot work here."""
+        if gate.needs_lse and not BACKENDS[self.backend].capabilities.lse:
+            able = [name for name, b in BACKENDS.items() if b.capabilities.lse]
+            raise ConfigError(
+                f"{where}.inputs: lse is not returned by mixer.backend {self.backend!r}; "
+                f"use {' or '.join(able)}"
+            )
+        scales = gate.granularity == "head" and gate.operation == "mul"
+        if scales and gate.site in ("q", "k") and self.qk_norm is not None:
+            raise ConfigError(
+                f"{where}: a headwise gate at {gate.site!r} is undone by mixer.qk_norm, which "
+                f"rescales each head; use site {gate.site}_rot, or granularity element"
+            )
 
 
 class Attention(nn.Module):

@@ -1,4 +1,4 @@
-"""One decoder layer: attention and a feed-forward network on a residual stream."""
+"""One decoder layer: a mixer and a feed-forward network on a residual stream."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from pydantic import Discriminator, Field, Tag, field_validator
 from torch import nn
 from torch.nn import functional as F
 
-from gatelm.config import Config, nearest
-from gatelm.nn.attention import Attention, AttentionConfig, Context
-from gatelm.nn.ffn import FFNConfig, build_ffn
+from gatelm.config import Config, ConfigError, nearest
+from gatelm.nn.attention import AttentionConfig
+from gatelm.nn.context import Context
+from gatelm.nn.ffn import FFNConfig, MLPConfig, NoFFNConfig, SwiGLUConfig, build_ffn
 from gatelm.nn.gate import (
     GateConfig,
     SiteActivationConfig,
@@ -19,6 +20,7 @@ from gatelm.nn.gate import (
     build_modifier,
 )
 from gatelm.nn.gate_presets import GATE_PRESETS
+from gatelm.nn.mixers import MixerConfig, build_mixer
 from gatelm.nn.norm import Norm, NormConfig
 from gatelm.nn.shapes import Float, Tensor
 from gatelm.nn.sites import ATTENTION_SITES, BLOCK_SITES, BLOCK_TAPS, Sites, Sources, Taps
@@ -40,7 +42,7 @@ Modifier = Annotated[
 class LayerConfig(Config):
     """One decoder layer."""
 
-    mixer: AttentionConfig
+    mixer: MixerConfig
     ffn: FFNConfig
     gates: tuple[Modifier, ...] = ()
     """What sits at the sites, at most one each: preset names or full configs."""
@@ -59,26 +61,53 @@ class LayerConfig(Config):
                 raise ValueError(f"unknown gate preset {name!r}; {nearest(name, GATE_PRESETS)}")
         return tuple(GATE_PRESETS[v] if isinstance(v, str) else v for v in value)
 
+    @property
+    def attention(self) -> AttentionConfig:
+        """The mixer of a layer of softmax attention.
+
+        Raises:
+            ConfigError: for a layer with another mixer.
+        """
+        if not isinstance(self.mixer, AttentionConfig):
+            raise ConfigError(f"mixer.kind: {self.mixer.kind!r}, where softmax attention is needed")
+        return self.mixer
+
+    @property
+    def dense_ffn(self) -> SwiGLUConfig | MLPConfig:
+        """The feed-forward network of a layer whose every token passes the same one.
+
+        Raises:
+            ConfigError: for a layer with another one, or none.
+        """
+        if not isinstance(self.ffn, SwiGLUConfig | MLPConfig):
+            raise ConfigError(f"ffn.kind: {self.ffn.kind!r}, where swiglu or mlp is needed")
+        return self.ffn
+
     def site_shape(self, site: str, hidden_dim: int) -> SiteShape:
         """What a gate at `site` of this layer must know of its tensor."""
         return self.mixer.site_shape("out" if site in BLOCK_SITES else site, hidden_dim)
 
 
 class Block(nn.Module):
-    """Norm, attention, add; norm, feed-forward, add; taps in between."""
+    """Norm, mixer, add; norm, feed-forward, add; taps in between.
+
+    `attn` is the mixer, softmax attention or another.
+    """
 
     def __init__(self, cfg: LayerConfig, hidden_dim: int, layer_index: int):
         super().__init__()
         self.cfg, self.layer_index = cfg, layer_index
-        at_attention = [m for m in cfg.gates if m.site in ATTENTION_SITES]
+        at_mixer = [m for m in cfg.gates if m.site in ATTENTION_SITES]
         at_block = [m for m in cfg.gates if m.site in BLOCK_SITES]
-        self.attn_norm = Norm(cfg.norm, hidden_dim)
-        self.attn = Attention(cfg.mixer, hidden_dim, layer_index, at_attention)
-        self.ffn_norm = Norm(cfg.norm, hidden_dim)
-        self.ffn = build_ffn(cfg.ffn, hidden_dim)
         sandwich = cfg.norm_placement == "sandwich"
+        self.attn_norm = Norm(cfg.norm, hidden_dim)
+        self.attn = build_mixer(cfg.mixer, hidden_dim, layer_index, at_mixer)
         self.attn_post_norm = Norm(cfg.norm, hidden_dim) if sandwich else nn.Identity()
-        self.ffn_post_norm = Norm(cfg.norm, hidden_dim) if sandwich else nn.Identity()
+        self.ffn = None
+        if not isinstance(cfg.ffn, NoFFNConfig):
+            self.ffn_norm = Norm(cfg.norm, hidden_dim)
+            self.ffn = build_ffn(cfg.ffn, hidden_dim)
+            self.ffn_post_norm = Norm(cfg.norm, hidden_dim) if sandwich else nn.Identity()
         self.gates = Sites(
             BLOCK_SITES,
             {m.site: build_modifier(m, cfg.site_shape(m.site, hidden_dim)) for m in at_block},
@@ -90,9 +119,11 @@ class Block(nn.Module):
         x = self.taps("normed", self.attn_norm(resid))
         branch = self.attn_post_norm(self.attn(x, resid, context))
         resid = self.taps("resid_mid", resid + self._drop(branch))
-        x = self.taps("ffn_in", self.ffn_norm(resid))
-        branch = self.gates("ffn", self.ffn(x), Sources(x=x, resid=resid))
-        return self.taps("resid_out", resid + self._drop(self.ffn_post_norm(branch)))
+        if self.ffn is not None:
+            x = self.taps("ffn_in", self.ffn_norm(resid))
+            branch = self.gates("ffn", self.ffn(x, context), Sources(x=x, resid=resid))
+            resid = resid + self._drop(self.ffn_post_norm(branch))
+        return self.taps("resid_out", resid)
 
     def _drop(self, branch: Tensor) -> Tensor:
         return F.dropout(branch, self.cfg.residual_dropout, self.training)

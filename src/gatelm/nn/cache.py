@@ -1,4 +1,4 @@
-"""Key/value cache: keys after norm, RoPE and their gates; values after theirs."""
+"""What earlier tokens leave behind: keys after norm, RoPE and gates, values, states."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ class KVCache:
     def __init__(self) -> None:
         self.keys: dict[int, Float[Tensor, "B S K H"]] = {}
         self.values: dict[int, Float[Tensor, "B S K H"]] = {}
+        self.states: dict[int, tuple[Tensor, ...]] = {}
+        """What a recurrent layer carries on, rows first; keys and values are not among it."""
         self.documents: Int[Tensor, "B S"] | None = None
         self.num_tokens = 0
 

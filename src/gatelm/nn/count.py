@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gatelm.nn.attention import AttentionConfig
 from gatelm.nn.block import LayerConfig
-from gatelm.nn.ffn import MLPConfig, SwiGLUConfig
+from gatelm.nn.ffn import NoFFNConfig
 from gatelm.nn.gate import GateConfig, ModifierConfig, SiteNormConfig, SiteShape
 from gatelm.nn.model import ModelConfig
-from gatelm.nn.norm import NormConfig
+from gatelm.nn.parts import Part
 
 
 @dataclass(frozen=True)
 class Count:
-    """Parameters by what they belong to."""
+    """Parameters by what they belong to; `attention` is that of all mixers."""
 
     embedding: int
     head: int
@@ -24,10 +22,17 @@ class Count:
     ffn: int
     gate: int
     norm: int
+    idle: int = 0
+    """Those among them that a token does not use: the experts it is not sent to."""
 
     @property
     def total(self) -> int:
-        return sum(asdict(self).values())
+        return sum(asdict(self).values()) - self.idle
+
+    @property
+    def active(self) -> int:
+        """Parameters that one token uses."""
+        return self.total - self.idle
 
     @property
     def non_embedding(self) -> int:
@@ -39,19 +44,10 @@ class Count:
         return self.gate / self.total
 
     def as_dict(self) -> dict[str, Any]:
-        return {"total": self.total, **asdict(self), "non_embedding": self.non_embedding}
-
-
-@dataclass(frozen=True)
-class _Part:
-    """A module's matrix entries (two FLOPs a token each) and its other parameters."""
-
-    matrix: int = 0
-    other: int = 0
-
-    @property
-    def parameters(self) -> int:
-        return self.matrix + self.other
+        parts = asdict(self)
+        parts.pop("idle")
+        active = {"active": self.active} if self.idle else {}
+        return {"total": self.total, **active, **parts, "non_embedding": self.non_embedding}
 
 
 def count(cfg: ModelConfig) -> Count:
@@ -59,13 +55,17 @@ def count(cfg: ModelConfig) -> Count:
     vocab, dim = _vocab(cfg), cfg.hidden_dim
     learned = cfg.position_embedding.max_tokens * dim if cfg.position_embedding else 0
     layers = cfg.layers()
+    mixers = [layer.mixer.part(dim) for layer in layers]
+    ffns = [layer.ffn.part(dim) for layer in layers]
+    norms = cfg.final_norm.num_weights(dim) + sum(_norms(layer, dim) for layer in layers)
     return Count(
         embedding=vocab * dim + learned,
         head=vocab * dim if cfg.head == "untied" else 0,
-        attention=sum(_attention(layer.mixer, dim).parameters for layer in layers),
-        ffn=sum(_ffn(layer.ffn, dim) for layer in layers),
+        attention=sum(part.parameters for part in mixers),
+        ffn=sum(part.parameters for part in ffns),
         gate=sum(_gates(layer, dim).parameters for layer in layers),
-        norm=_norm(cfg.final_norm, dim) + sum(_norms(layer, dim) for layer in layers),
+        norm=norms + sum(part.norm for part in (*mixers, *ffns)),
+        idle=sum(part.idle for part in (*mixers, *ffns)),
     )
 
 
@@ -78,18 +78,23 @@ def flops_per_token(cfg: ModelConfig, seq_len: int, *, training: bool = True) ->
     dim = cfg.hidden_dim
     forward = 2 * _vocab(cfg) * dim
     for layer in cfg.layers():
-        matrix = _attention(layer.mixer, dim).matrix + _ffn(layer.ffn, dim)
-        forward += 2 * (matrix + _gates(layer, dim).matrix)
-        forward += 4 * layer.mixer.num_heads * layer.mixer.width(dim) * seq_len
+        part = layer.mixer.part(dim) + layer.ffn.part(dim) + _gates(layer, dim)
+        forward += 2 * (part.matrix - part.idle)
+        forward += layer.mixer.mixing_flops_per_token(dim, seq_len)
     return 3 * forward if training else forward
 
 
-def kv_bytes_per_token(cfg: ModelConfig, bytes_per_value: int = 2) -> int:
-    """Bytes the key/value cache grows by with each token, all layers; gates add none."""
-    return sum(
-        2 * layer.mixer.kv_heads * layer.mixer.width(cfg.hidden_dim) * bytes_per_value
-        for layer in cfg.layers()
+def cache_bytes(cfg: ModelConfig, num_tokens: int, bytes_per_value: int = 2) -> int:
+    """Bytes of one sequence's cache after `num_tokens` tokens, all layers; gates add none."""
+    dim = cfg.hidden_dim
+    return bytes_per_value * sum(
+        layer.mixer.cached_values(dim, num_tokens) for layer in cfg.layers()
     )
+
+
+def kv_bytes_per_token(cfg: ModelConfig, bytes_per_value: int = 2) -> int:
+    """Bytes the cache grows by with each token while nothing is dropped from it."""
+    return cache_bytes(cfg, 2, bytes_per_value) - cache_bytes(cfg, 1, bytes_per_value)
 
 
 def match_ffn_dim(cfg: ModelConfig, target_total: int, multiple: int = 8) -> int:
@@ -99,8 +104,12 @@ def match_ffn_dim(cfg: ModelConfig, target_total: int, multiple: int = 8) -> int
         ValueError: when even the smallest FFN has more parameters.
     """
 
+    if isinstance(cfg.layer.ffn, NoFFNConfig):
+        raise ValueError("model.layer.ffn.ffn_dim: the layer has no feed-forward network to widen")
+    ffn = cfg.layer.ffn
+
     def total(ffn_dim: int) -> int:
-        layer = cfg.layer.replace(ffn=cfg.layer.ffn.replace(ffn_dim=ffn_dim))
+        layer = cfg.layer.replace(ffn=ffn.replace(ffn_dim=ffn_dim))
         return count(cfg.replace(layer=layer)).total
 
     base = total(multiple)
@@ -122,51 +131,25 @@ def _vocab(cfg: ModelConfig) -> int:
     return cfg.vocab_size
 
 
-def _norm(cfg: NormConfig, dim: int) -> int:
-    return 0 if cfg.weight == "none" else dim
-
-
 def _norms(layer: LayerConfig, dim: int) -> int:
-    per_layer = 4 if layer.norm_placement == "sandwich" else 2
-    qk_norm = layer.mixer.qk_norm
-    on_heads = 2 * _norm(qk_norm, layer.mixer.width(dim)) if qk_norm else 0
+    sublayers = 1 if isinstance(layer.ffn, NoFFNConfig) else 2
+    per_sublayer = 2 if layer.norm_placement == "sandwich" else 1
     at_sites = sum(
-        _norm(m.norm, layer.site_shape(m.site, dim).head_dim)
+        m.norm.num_weights(layer.site_shape(m.site, dim).head_dim)
         for m in layer.gates
         if isinstance(m, SiteNormConfig)
     )
-    return per_layer * _norm(layer.norm, dim) + on_heads + at_sites
+    return sublayers * per_sublayer * layer.norm.num_weights(dim) + at_sites
 
 
-def _attention(cfg: AttentionConfig, dim: int) -> _Part:
-    queries, keys = cfg.num_heads * cfg.width(dim), cfg.kv_heads * cfg.width(dim)
-    bias = {"none": 0, "qkv": queries + 2 * keys, "all": queries + 2 * keys + dim}[cfg.bias]
-    return _Part(matrix=dim * (2 * queries + 2 * keys), other=bias)
-
-
-def _swiglu(cfg: SwiGLUConfig, dim: int) -> int:
-    return 3 * dim * cfg.ffn_dim
-
-
-def _mlp(cfg: MLPConfig, dim: int) -> int:
-    return 2 * dim * cfg.ffn_dim
-
-
-FFN_COUNTS: dict[str, Callable[..., int]] = {"swiglu": _swiglu, "mlp": _mlp}
-
-
-def _ffn(cfg: SwiGLUConfig | MLPConfig, dim: int) -> int:
-    return FFN_COUNTS[cfg.kind](cfg, dim)
-
-
-def _gates(layer: LayerConfig, dim: int) -> _Part:
+def _gates(layer: LayerConfig, dim: int) -> Part:
     parts = [_gate(m, layer.site_shape(m.site, dim)) for m in layer.gates]
-    return _Part(sum(p.matrix for p in parts), sum(p.other for p in parts))
+    return sum(parts, Part())
 
 
-def _gate(cfg: ModifierConfig, shape: SiteShape) -> _Part:
+def _gate(cfg: ModifierConfig, shape: SiteShape) -> Part:
     if not isinstance(cfg, GateConfig):
-        return _Part()
+        return Part()
     matrix = 0
     for name in cfg.inputs:
         width = shape.input_width(cfg, name)
@@ -175,4 +158,4 @@ def _gate(cfg: ModifierConfig, shape: SiteShape) -> _Part:
             inner = width * out if cfg.rank is None else cfg.rank * (width + out)
             matrix += groups * inner
     bias = shape.logit_heads(cfg) * shape.logit_width(cfg) if shape.has_bias(cfg) else 0
-    return _Part(matrix, bias)
+    return Part(matrix, bias)

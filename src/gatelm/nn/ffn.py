@@ -1,4 +1,8 @@
-"""Feed-forward networks."""
+"""Feed-forward networks.
+
+One is a config with a `part` method (its parameters), a module called as `(x, context)`, one entry
+in `FFNConfig` and one in `FFNS`.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from gatelm.config import Config, choice
+from gatelm.nn.context import Context
+from gatelm.nn.parts import Part
 from gatelm.nn.shapes import Float, Tensor
 
 FFN_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -32,6 +38,10 @@ class SwiGLUConfig(Config):
     ffn_dim: int = Field(ge=1)
     activation: FFNActivation = "silu"
 
+    def part(self, hidden_dim: int) -> Part:
+        """Parameters."""
+        return Part(3 * hidden_dim * self.ffn_dim)
+
 
 class MLPConfig(Config):
     """W_down act(W_up x)."""
@@ -40,6 +50,20 @@ class MLPConfig(Config):
     ffn_dim: int = Field(ge=1)
     activation: FFNActivation = "gelu"
 
+    def part(self, hidden_dim: int) -> Part:
+        """Parameters."""
+        return Part(2 * hidden_dim * self.ffn_dim)
+
+
+class NoFFNConfig(Config):
+    """No feed-forward network: the layer ends after its mixer."""
+
+    kind: Literal["none"] = "none"
+
+    def part(self, hidden_dim: int) -> Part:
+        """Parameters: none."""
+        return Part()
+
 
 def _kind(value: object) -> str:
     kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
@@ -47,7 +71,9 @@ def _kind(value: object) -> str:
 
 
 FFNConfig = Annotated[
-    Annotated[SwiGLUConfig, Tag("swiglu")] | Annotated[MLPConfig, Tag("mlp")],
+    Annotated[SwiGLUConfig, Tag("swiglu")]
+    | Annotated[MLPConfig, Tag("mlp")]
+    | Annotated[NoFFNConfig, Tag("none")],
     Discriminator(_kind),
 ]
 
@@ -62,7 +88,7 @@ class SwiGLU(nn.Module):
         self.up_proj = nn.Linear(hidden_dim, cfg.ffn_dim, bias=False)
         self.down_proj = nn.Linear(cfg.ffn_dim, hidden_dim, bias=False)
 
-    def forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+    def forward(self, x: Float[Tensor, "B T D"], context: Context) -> Float[Tensor, "B T D"]:
         return self.down_proj(self.act(self.gate_proj(x)) * self.up_proj(x))
 
 
@@ -75,13 +101,13 @@ class MLP(nn.Module):
         self.up_proj = nn.Linear(hidden_dim, cfg.ffn_dim, bias=False)
         self.down_proj = nn.Linear(cfg.ffn_dim, hidden_dim, bias=False)
 
-    def forward(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T D"]:
+    def forward(self, x: Float[Tensor, "B T D"], context: Context) -> Float[Tensor, "B T D"]:
         return self.down_proj(self.act(self.up_proj(x)))
 
 
 FFNS: dict[str, Callable[..., nn.Module]] = {"swiglu": SwiGLU, "mlp": MLP}
 
 
-def build_ffn(cfg: SwiGLUConfig | MLPConfig, hidden_dim: int) -> nn.Module:
-    """The module that an FFN config describes."""
+def build_ffn(cfg: FFNConfig, hidden_dim: int) -> nn.Module:
+    """The module that an FFN config (other than none) describes."""
     return FFNS[cfg.kind](cfg, hidden_dim)

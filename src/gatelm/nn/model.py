@@ -11,10 +11,10 @@ from torch.nn import functional as F
 
 from gatelm.config import Config, ConfigError
 from gatelm.config.load import set_path
-from gatelm.nn.attention import Context
 from gatelm.nn.block import Block, LayerConfig
 from gatelm.nn.cache import KVCache
 from gatelm.nn.check import check_layer
+from gatelm.nn.context import Context
 from gatelm.nn.masks import AttentionMask, positions_in_documents
 from gatelm.nn.norm import Norm, NormConfig
 from gatelm.nn.shapes import Float, Int, Tensor

@@ -20,6 +20,10 @@ class NormConfig(Config):
     weight: Literal["plain", "zero_centred", "none"] = "plain"
     """plain: y*w, w starts at 1. zero_centred: y*(1+w), w starts at 0. none: no weight."""
 
+    def num_weights(self, dim: int) -> int:
+        """Parameters of the norm over `dim` channels."""
+        return 0 if self.weight == "none" else dim
+
 
 class Norm(nn.Module):
     """RMSNorm (arXiv 1910.07467) or LayerNorm without bias; float32 inside, input dtype out."""

@@ -64,7 +64,7 @@ def _layer_row(cfg: LayerConfig, hidden_dim: int, params: Params, resid: Tensor,
         "silu": REFERENCE_ACTIVATIONS["silu"],
         "gelu": lambda z: 0.5 * z * (1 + torch.erf(z / 2**0.5)),
         "relu2": lambda z: REFERENCE_ACTIVATIONS["relu"](z) ** 2,
-    }[cfg.ffn.activation]
+    }[cfg.dense_ffn.activation]
     gated = cfg.ffn.kind == "swiglu"
     inner = act(x @ params["ffn.gate_proj.weight"].T) * up if gated else act(up)
     branch = inner @ params["ffn.down_proj.weight"].T
@@ -78,7 +78,7 @@ def _layer_row(cfg: LayerConfig, hidden_dim: int, params: Params, resid: Tensor,
 def _attention_row(
     cfg: LayerConfig, hidden_dim: int, params: Params, x: Tensor, resid: Tensor, docs: list[int]
 ) -> Tensor:
-    mixer = cfg.mixer
+    mixer = cfg.attention
     width, group = mixer.width(hidden_dim), mixer.num_heads // mixer.kv_heads
 
     def heads(name: str, count: int) -> list[Tensor]:
@@ -130,7 +130,7 @@ def _norm(cfg: NormConfig, x: Tensor, weight: Tensor | None) -> Tensor:
 
 
 def _rope(cfg: LayerConfig, x: Tensor, docs: list[int]) -> Tensor:
-    rope = cfg.mixer.rope
+    rope = cfg.attention.rope
     assert rope is not None
     turning = rope.rotary_dim(x.shape[-1])
     rows = []
@@ -175,7 +175,7 @@ def _at_site(
             for name, value in params.items()
             if name.startswith(f"{prefix}.{site}.")
         }
-        scores = reference_scores(modifier, cfg.mixer.kv_heads, own, heads, sources)
+        scores = reference_scores(modifier, cfg.attention.kv_heads, own, heads, sources)
         if modifier.operation == "add":
             return [y + s for y, s in zip(heads, scores, strict=True)]
         return [y * s for y, s in zip(heads, scores, strict=True)]

@@ -101,13 +101,13 @@ def _granularity(layer: LayerConfig) -> str:
 
 def _layer(out: Folded, layer: LayerConfig, index: int, fmt: Format, form: str) -> LayerConfig:
     prefix = f"layers.{index}."
-    rope = layer.mixer.rope
+    rope = layer.attention.rope
     if rope is not None and rope.pairs == "neighbours":
         order = halves_order(layer, out.cfg.hidden_dim)
         out.note("rotary pairs 2i and 2i+1 moved to i and i + half: rows of q and k reordered")
         for name in turning(layer, prefix):
             out.edit(name, lambda t: reorder_heads(t, order))
-        mixer = layer.mixer.replace(rope=rope.replace(pairs="halves"))
+        mixer = layer.attention.replace(rope=rope.replace(pairs="halves"))
         layer = layer.replace(mixer=mixer)
     if form == "none":
         return layer
@@ -116,8 +116,8 @@ def _layer(out: Folded, layer: LayerConfig, index: int, fmt: Format, form: str) 
         out.note(
             "layers without a gate: a gate of zeros, whose score is 1/2 everywhere, and W_o doubled"
         )
-        rows = layer.mixer.num_heads * (
-            layer.mixer.width(out.cfg.hidden_dim) if form == "element" else 1
+        rows = layer.attention.num_heads * (
+            layer.attention.width(out.cfg.hidden_dim) if form == "element" else 1
         )
         if out.state:
             like = out.state[f"{prefix}attn.o_proj.weight"]
@@ -143,15 +143,15 @@ def _fold_gate(out: Folded, gate: GateConfig, layer: LayerConfig, prefix: str, f
         out.note("gate inputs past input_dim: columns of zeros")
         out.edit(name, lambda t: torch.cat((t, t.new_zeros(len(t), missing)), dim=1))
     scored = layer.site_shape("sdpa", dim).logit_heads(gate)
-    width = layer.mixer.width(dim) if gate.granularity == "element" else 1
-    repeats = layer.mixer.num_heads // scored
+    width = layer.attention.width(dim) if gate.granularity == "element" else 1
+    repeats = layer.attention.num_heads // scored
     if repeats > 1:
         out.note("scores shared by heads: gate rows repeated for each head")
         out.edit(
             name, lambda t: t.view(scored, width, -1).repeat_interleave(repeats, 0).flatten(0, 1)
         )
     if gate.granularity == "head" and form == "element":
-        channels = layer.mixer.width(dim)
+        channels = layer.attention.width(dim)
         out.note("a score per head as a score per channel: gate rows repeated")
         out.edit(name, lambda t: t.repeat_interleave(channels, dim=0))
     if gate.compute_dtype == "float32":
@@ -194,7 +194,7 @@ def norm_weights(cfg: ModelConfig) -> list[tuple[str, NormConfig]]:
         if layer.norm_placement == "sandwich":
             names += ["attn_post_norm", "ffn_post_norm"]
         out += [(f"layers.{index}.{name}.weight", layer.norm) for name in names]
-        qk = layer.mixer.qk_norm
+        qk = layer.attention.qk_norm
         if qk is not None:
             out += [(f"layers.{index}.attn.{n}.weight", qk) for n in ("q_norm", "k_norm")]
     return out
@@ -202,9 +202,9 @@ def norm_weights(cfg: ModelConfig) -> list[tuple[str, NormConfig]]:
 
 def _native(layer: LayerConfig, hidden_dim: int, fmt: Format) -> LayerConfig:
     """The layer as reading the written config gives it back."""
-    mixer = layer.mixer.replace(
-        num_kv_heads=layer.mixer.kv_heads,
-        head_dim=layer.mixer.width(hidden_dim),
+    mixer = layer.attention.replace(
+        num_kv_heads=layer.attention.kv_heads,
+        head_dim=layer.attention.width(hidden_dim),
         scale=None,
         backend="sdpa",
     )
@@ -216,9 +216,9 @@ def _native(layer: LayerConfig, hidden_dim: int, fmt: Format) -> LayerConfig:
 
 def halves_order(layer: LayerConfig, hidden_dim: int) -> Tensor:
     """Channels of a head in the order that turns neighbouring pairs into pairs of halves."""
-    width = layer.mixer.width(hidden_dim)
-    assert layer.mixer.rope is not None
-    num_turning = layer.mixer.rope.rotary_dim(width)
+    width = layer.attention.width(hidden_dim)
+    assert layer.attention.rope is not None
+    num_turning = layer.attention.rope.rotary_dim(width)
     first, second = torch.arange(0, num_turning, 2), torch.arange(1, num_turning, 2)
     return torch.cat((first, second, torch.arange(num_turning, width)))
 
@@ -226,9 +226,9 @@ def halves_order(layer: LayerConfig, hidden_dim: int) -> Tensor:
 def gather_order(layer: LayerConfig, hidden_dim: int) -> Tensor:
     """Channels of a head that turn in pairs i, i + head_dim/2 ("proportional" rotary positions),
     in the order in which they are the first ones, and pairs of halves of those."""
-    width = layer.mixer.width(hidden_dim)
-    assert layer.mixer.rope is not None
-    pairs = torch.arange(layer.mixer.rope.rotary_dim(width) // 2)
+    width = layer.attention.width(hidden_dim)
+    assert layer.attention.rope is not None
+    pairs = torch.arange(layer.attention.rope.rotary_dim(width) // 2)
     still = torch.arange(len(pairs), width // 2)
     return torch.cat((pairs, width // 2 + pairs, still, width // 2 + still))
 
@@ -236,9 +236,9 @@ def gather_order(layer: LayerConfig, hidden_dim: int) -> Tensor:
 def turning(layer: LayerConfig, prefix: str) -> list[str]:
     """Tensors whose rows are channels that rotary positions turn."""
     names = [f"{prefix}attn.qkv.{n}.weight" for n in "qk"]
-    if layer.mixer.bias != "none":
+    if layer.attention.bias != "none":
         names += [f"{prefix}attn.qkv.{n}.bias" for n in "qk"]
-    if layer.mixer.qk_norm is not None:
+    if layer.attention.qk_norm is not None:
         names += [f"{prefix}attn.{n}.weight" for n in ("q_norm", "k_norm")]
     return names
 
@@ -275,7 +275,7 @@ def unfold(original: ModelConfig, folded: State, fmt: Format) -> State | None:
             state[name] = _narrow(shift(state[name], sign)[0], state["embedding.weight"].dtype)
     for index, layer in enumerate(layers):
         prefix = f"layers.{index}."
-        rope = layer.mixer.rope
+        rope = layer.attention.rope
         if rope is not None and rope.pairs == "neighbours":
             back = halves_order(layer, original.hidden_dim).argsort()
             for name in turning(layer, prefix):
@@ -303,9 +303,9 @@ def _unfold_gate(state: State, layer: LayerConfig, prefix: str, form: str, dim: 
         return
     gate = layer.gates[0]
     assert isinstance(gate, GateConfig)
-    heads = state[name].view(layer.mixer.num_heads, -1, state[name].shape[-1])
+    heads = state[name].view(layer.attention.num_heads, -1, state[name].shape[-1])
     scored = layer.site_shape("sdpa", dim).logit_heads(gate)
-    heads = heads[:: layer.mixer.num_heads // scored]
+    heads = heads[:: layer.attention.num_heads // scored]
     if gate.granularity == "head" and form == "element":
         heads = heads[:, :1]
     rows = heads.flatten(0, 1)

@@ -75,7 +75,7 @@ def _gate(gate: GateConfig) -> Iterator[str]:
 
 
 def _mixers(cfg: ModelConfig, layers: tuple[LayerConfig, ...], fmt: Format) -> Iterator[str]:
-    mixers = [layer.mixer for layer in layers]
+    mixers = [layer.attention for layer in layers]
     width = [m.width(cfg.hidden_dim) for m in mixers]
     yield from _one(
         ((m.num_heads, m.kv_heads, w) for m, w in zip(mixers, width, strict=True)), "head counts"
@@ -115,7 +115,7 @@ def _windows(windows: list[int | None], fmt: Format) -> Iterator[str]:
 
 def _norms(cfg: ModelConfig, layers: tuple[LayerConfig, ...], fmt: Format) -> Iterator[str]:
     norms: list[NormConfig] = [cfg.final_norm, *(layer.norm for layer in layers)]
-    norms += [layer.mixer.qk_norm for layer in layers if layer.mixer.qk_norm is not None]
+    norms += [layer.attention.qk_norm for layer in layers if layer.attention.qk_norm is not None]
     if any(n.kind != "rmsnorm" for n in norms):
         yield "it has LayerNorm, the format RMSNorm"
     if any(n.weight == "none" for n in norms):
@@ -133,7 +133,7 @@ def _ffns(layers: tuple[LayerConfig, ...]) -> Iterator[str]:
     yield from _one((layer.ffn.tree() for layer in layers), "feed-forward networks (ffn)")
     if any(not isinstance(layer.ffn, SwiGLUConfig) for layer in layers):
         yield "ffn.kind is mlp, the format's is swiglu"
-    for activation in {layer.ffn.activation for layer in layers} - set(ACTIVATIONS.values()):
+    for activation in {layer.dense_ffn.activation for layer in layers} - set(ACTIVATIONS.values()):
         yield f"ffn.activation {activation} has no name in the format"
 
 

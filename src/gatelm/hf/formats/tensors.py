@@ -161,7 +161,7 @@ def pieces(
             continue
         theirs = f"model.{prefix}{table[module]}.{kind}"
         if layout is not None and module == "attn.qkv.q" and gate in ours:
-            mixer, rows = layers[index].mixer, ours[gate][0]
+            mixer, rows = layers[index].attention, ours[gate][0]
             packed = PackedShape(
                 mixer.num_heads,
                 mixer.kv_heads,

@@ -23,7 +23,7 @@ def write_config(
 ) -> dict[str, Any]:
     """The content of config.json; keys in the alphabet's order, so that it is always the same."""
     layer = cfg.layers()[0]
-    mixer = layer.mixer
+    mixer = layer.attention
     assert cfg.vocab_size is not None
     activation = {ours: theirs for theirs, ours in ACTIVATIONS.items() if theirs != "swish"}
     tree: dict[str, Any] = {
@@ -31,10 +31,10 @@ def write_config(
         "attention_dropout": mixer.dropout,
         "dtype": dtype,
         "head_dim": mixer.width(cfg.hidden_dim),
-        "hidden_act": activation[layer.ffn.activation],
+        "hidden_act": activation[layer.dense_ffn.activation],
         "hidden_size": cfg.hidden_dim,
         "initializer_range": cfg.init.std,
-        "intermediate_size": layer.ffn.ffn_dim,
+        "intermediate_size": layer.dense_ffn.ffn_dim,
         "model_type": fmt.model_type,
         "num_attention_heads": mixer.num_heads,
         "num_hidden_layers": cfg.num_layers,
@@ -76,7 +76,7 @@ def format_pieces(cfg: ModelConfig, fmt: Format, filled: Any, layout: str | None
 
 
 def _rope(cfg: ModelConfig, fmt: Format) -> dict[str, Any]:
-    turning = [layer.mixer.rope for layer in cfg.layers() if layer.mixer.rope is not None]
+    turning = [layer.attention.rope for layer in cfg.layers() if layer.attention.rope is not None]
     base = turning[0].base if turning else 10_000.0
     parameters: dict[str, Any] = {"rope_theta": base, "rope_type": "default"}
     if fmt.name == "lfm3":
@@ -92,7 +92,7 @@ def _rope(cfg: ModelConfig, fmt: Format) -> dict[str, Any]:
 
 
 def _windows(cfg: ModelConfig) -> dict[str, Any]:
-    windows = [layer.mixer.window_tokens for layer in cfg.layers()]
+    windows = [layer.attention.window_tokens for layer in cfg.layers()]
     found = next((w for w in windows if w is not None), None)
     kinds = ["full_attention" if w is None else "sliding_attention" for w in windows]
     return {"layer_types": kinds, "sliding_window": found}
@@ -105,7 +105,7 @@ def _qwen_windows(cfg: ModelConfig) -> dict[str, Any]:
 
 
 def _bias(layer: LayerConfig) -> dict[str, Any]:
-    return {"attention_bias": layer.mixer.bias == "all"}
+    return {"attention_bias": layer.attention.bias == "all"}
 
 
 def _full_attention(cfg: ModelConfig) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def _qwen3_next(cfg: ModelConfig, layer: LayerConfig) -> dict[str, Any]:
         **_full_attention(cfg),
         "decoder_sparse_step": 1,
         "mlp_only_layers": [],
-        "moe_intermediate_size": layer.ffn.ffn_dim,
+        "moe_intermediate_size": layer.dense_ffn.ffn_dim,
         "norm_topk_prob": True,
         "num_experts": 1,
         "num_experts_per_tok": 1,
@@ -158,7 +158,7 @@ _WRITERS: Mapping[str, Callable[[ModelConfig, LayerConfig], dict[str, Any]]] = {
     "qwen3_next": _qwen3_next,
     "paper": _paper,
     "llama": lambda cfg, layer: {**_bias(layer), "mlp_bias": False},
-    "mistral": lambda cfg, layer: {"sliding_window": layer.mixer.window_tokens},
+    "mistral": lambda cfg, layer: {"sliding_window": layer.attention.window_tokens},
     "qwen2": lambda cfg, layer: _qwen_windows(cfg),
     "qwen3": lambda cfg, layer: {**_qwen_windows(cfg), **_bias(layer)},
     "afmoe": _afmoe,

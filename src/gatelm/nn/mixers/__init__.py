@@ -1,0 +1,36 @@
+"""Sequence mixers by kind: softmax attention and its alternatives.
+
+A mixer is one file here: a config with the methods of `base.MixerSettings`, a module, one entry in
+`MixerConfig` and one in `MIXERS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+from pydantic import Discriminator, Tag
+from torch import nn
+
+from gatelm.nn.attention import Attention, AttentionConfig
+from gatelm.nn.mixers.base import Modifiers
+
+
+def _kind(value: object) -> str:
+    kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
+    return str(kind or "attention")
+
+
+MixerConfig = Annotated[
+    Annotated[AttentionConfig, Tag("attention")],
+    Discriminator(_kind),
+]
+
+MIXERS: dict[str, Callable[..., nn.Module]] = {"attention": Attention}
+
+
+def build_mixer(
+    cfg: MixerConfig, hidden_dim: int, layer_index: int, modifiers: Modifiers
+) -> nn.Module:
+    """The module that a mixer config describes."""
+    return MIXERS[cfg.kind](cfg, hidden_dim, layer_index, modifiers)
