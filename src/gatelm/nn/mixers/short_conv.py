@@ -1,0 +1,62 @@
+"""A causal convolution over a few tokens, channel by channel, within each document."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from gatelm.nn.shapes import Bool, Float, Int, Tensor
+
+
+def segments(starts: Bool[Tensor, "B T"]) -> Int[Tensor, "B T"]:
+    """The document each token belongs to, counted from 0, which stands for what came before."""
+    return starts.long().cumsum(dim=1)
+
+
+class ShortConv(nn.Module):
+    """y_t = sum over k of w_k x_(t-k) (+ bias), 0 <= k < kernel_tokens, per channel.
+
+    Tokens of other documents, and those before the first, count as zeros. `weight` (C,K) holds the
+    newest token's factor last, as in torch's Conv1d.
+    """
+
+    def __init__(self, channels: int, kernel_tokens: int, *, bias: bool = False):
+        super().__init__()
+        self.channels, self.kernel_tokens = channels, kernel_tokens
+        self.weight = nn.Parameter(torch.empty(channels, kernel_tokens))
+        self.bias = nn.Parameter(torch.empty(channels)) if bias else None
+
+    def forward(
+        self,
+        x: Float[Tensor, "B T C"],
+        starts: Bool[Tensor, "B T"] | None,
+        tail: Float[Tensor, "B P C"] | None = None,
+    ) -> tuple[Float[Tensor, "B T C"], Float[Tensor, "B P C"]]:
+        """The convolved x, and the tail for the next call: its last P = kernel_tokens - 1 inputs.
+
+        starts: tokens that begin a document; None: none does. tail: of the call before, None at
+            the beginning of the text.
+        """
+        length, past = x.shape[1], self.kernel_tokens - 1
+        if tail is None:
+            tail = x.new_zeros(x.shape[0], past, x.shape[2])
+        inputs = torch.cat((tail, x), dim=1)
+        # torch's own depthwise convolution knows no documents, and is slower than this on a CPU
+        y = x * self.weight[:, past]
+        if starts is None:
+            for k in range(1, past + 1):
+                y = torch.addcmul(y, inputs[:, past - k : past - k + length], self._factor(k))
+            new_tail = inputs[:, length:]
+        else:
+            document = segments(starts)
+            document = torch.cat((document.new_zeros(x.shape[0], past), document), dim=1)
+            for k in range(1, past + 1):
+                earlier = slice(past - k, past - k + length)
+                same = (document[:, earlier] == document[:, past:])[..., None]
+                y = torch.addcmul(y, inputs[:, earlier] * same, self._factor(k))
+            last = document[:, length:] == document[:, -1:]
+            new_tail = inputs[:, length:] * last[..., None]
+        return y if self.bias is None else y + self.bias, new_tail
+
+    def _factor(self, tokens_ago: int) -> Float[Tensor, " C"]:
+        return self.weight[:, self.kernel_tokens - 1 - tokens_ago]
