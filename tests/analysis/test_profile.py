@@ -8,6 +8,7 @@ from gatelm.analysis.probe import AttentionCall
 from gatelm.analysis.profile import LEADING_KEYS, Carried, Profile, distance_edges
 from gatelm.analysis.streaming import WeightBlock, attention_rows, weight_blocks
 from gatelm.nn.masks import AttentionMask
+from gatelm.nn.pattern import Pattern
 from gatelm.testing.statistics import naive_weights
 
 SIZE = 21
@@ -60,7 +61,7 @@ def counted_pairs(call):
     documents = call.mask.documents
     if documents is None:
         documents = torch.zeros(2, SIZE, dtype=torch.long)
-    allowed = call.mask.dense(call.window_tokens).expand(2, 1, SIZE, SIZE)[:, 0]
+    allowed = call.mask.dense(Pattern(call.window_tokens)).expand(2, 1, SIZE, SIZE)[:, 0]
     for b in range(2):
         for i in range(SIZE):
             if documents[b, i] < 0:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import nn
@@ -21,6 +21,7 @@ from gatelm.nn.backends import AttentionOutput, Capabilities
 from gatelm.nn.backends.base import Observe
 from gatelm.nn.context import Context
 from gatelm.nn.masks import AttentionMask
+from gatelm.nn.pattern import Pattern
 from gatelm.nn.rope import rotary_angles
 from gatelm.nn.shapes import Float, Int, Tensor
 
@@ -135,10 +136,11 @@ class _KernelBackend:
         v: Float[Tensor, "B S K H"],
         *,
         mask: AttentionMask,
-        window_tokens: int | None,
+        pattern: Pattern,
         scale: float,
         dropout: float,
         observe: Observe,
+        lse: Literal["skip", "return"] = "skip",
     ) -> AttentionOutput:
-        call = AttentionCall(self._layer, q, k, v, mask, scale, window_tokens)
+        call = AttentionCall(self._layer, q, k, v, mask, scale, pattern.window_tokens)
         return AttentionOutput(*self._kernel(call))

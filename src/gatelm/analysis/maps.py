@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from gatelm.nn.masks import AttentionMask
+from gatelm.nn.pattern import Pattern
 from gatelm.nn.shapes import Float, Tensor
 
 Decode = Callable[[list[int]], list[str]]
@@ -28,7 +29,9 @@ def attention_map(
     k = k.float().repeat_interleave(q.shape[1] // k.shape[1], dim=1)
     with torch.autocast(q.device.type, enabled=False):
         scores = torch.einsum("tnh,snh->nts", q.float(), k) * scale
-    seen = AttentionMask(num_tokens, num_tokens, device=q.device).dense(window_tokens)[0, 0]
+    seen = AttentionMask(num_tokens, num_tokens, device=q.device).dense(Pattern(window_tokens))[
+        0, 0
+    ]
     scores = scores.masked_fill(~seen, float("-inf"))
     lse = scores.logsumexp(dim=-1)
     if sink_logits is not None:

@@ -6,6 +6,8 @@ import torch
 from transformers import Cache
 
 from gatelm.nn.cache import KVCache
+from gatelm.nn.masks import AttentionMask
+from gatelm.nn.pattern import Pattern
 from gatelm.nn.shapes import Float, Int, Tensor
 
 
@@ -33,8 +35,13 @@ class LibraryCache(KVCache):
         return self.documents
 
     def append(
-        self, layer: int, k: Float[Tensor, "B T K H"], v: Float[Tensor, "B T K H"]
-    ) -> tuple[Float[Tensor, "B S K H"], Float[Tensor, "B S K H"]]:
-        """Add one layer's new keys and values; returns all of them."""
+        self,
+        layer: int,
+        k: Float[Tensor, "B T K H"],
+        v: Float[Tensor, "B T K V"],
+        mask: AttentionMask,
+        pattern: Pattern,
+    ) -> tuple[Float[Tensor, "B S K H"], Float[Tensor, "B S K V"], AttentionMask]:
+        """Add one layer's new keys and values; returns all of them, and the mask of these."""
         all_k, all_v = self.inner.update(k.transpose(1, 2), v.transpose(1, 2), layer)
-        return all_k.transpose(1, 2), all_v.transpose(1, 2)
+        return all_k.transpose(1, 2), all_v.transpose(1, 2), mask

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 from torch import nn
 
-from gatelm.config import Config, ConfigError, choice
+from gatelm.config import Config, ConfigError, added_later, choice
 from gatelm.nn.backends import BACKENDS
 from gatelm.nn.context import Context
 from gatelm.nn.gate import GateConfig, ModifierConfig, SiteShape, build_modifier
 from gatelm.nn.norm import Norm, NormConfig
 from gatelm.nn.parts import Part
-from gatelm.nn.projections import QKVProjection
+from gatelm.nn.pattern import BlockSparseConfig, Direction, Pattern
+from gatelm.nn.projections import LatentConfig, LatentProjection, QKVProjection
 from gatelm.nn.rope import RopeConfig, rotate
 from gatelm.nn.shapes import Float, Tensor
 from gatelm.nn.sites import ATTENTION_SITES, BACKEND_TAPS, Sites, Sources, Taps
@@ -39,8 +40,16 @@ class AttentionConfig(Config):
     qk_norm: NormConfig | None = None
     """A norm over each query's and key's head_dim channels, before RoPE."""
     rope: RopeConfig | None = RopeConfig()
+    projection: LatentConfig | None = added_later(None)
+    """Keys and values through a small latent; None: a matrix each for queries, keys and values."""
     window_tokens: int | None = Field(default=None, ge=1)
     """A query sees this many keys, itself included; None sees all before it."""
+    first_tokens: int = added_later(0, ge=0)
+    """Of a layer with a window: so many keys at the start of the document are seen past it."""
+    sparsity: BlockSparseConfig | None = added_later(None)
+    """Only some blocks of keys are seen; None: all keys in reach."""
+    direction: Direction = added_later("causal")
+    """full: keys after the query are seen too; of encoders only."""
     bias: Literal["none", "qkv", "all"] = "none"
     scale: float | None = None
     """Factor on q k^T; None: 1/sqrt(head_dim)."""
@@ -52,17 +61,32 @@ class AttentionConfig(Config):
     def kv_heads(self) -> int:
         return self.num_kv_heads or self.num_heads
 
+    @property
+    def pattern(self) -> Pattern:
+        """Which keys its queries see, and what is added to their scores."""
+        return Pattern(self.window_tokens, self.first_tokens, self.sparsity, self.direction)
+
     def width(self, hidden_dim: int) -> int:
         """Channels of one head."""
         return self.head_dim or hidden_dim // self.num_heads
 
+    def value_width(self, hidden_dim: int) -> int:
+        """Channels of one head's values, and of its output."""
+        of_latent = self.projection.value_dim if self.projection else None
+        return of_latent or self.width(hidden_dim)
+
+    def turning(self, hidden_dim: int) -> int:
+        """Channels of one head that turn with the position."""
+        return 0 if self.rope is None else self.rope.rotary_dim(self.width(hidden_dim))
+
     def site_shape(self, site: str, hidden_dim: int) -> SiteShape:
         """What a gate at `site` must know of its tensor."""
         width = self.width(hidden_dim)
+        widths = {"v": self.value_width(hidden_dim), "sdpa": self.value_width(hidden_dim)}
         heads = {"k": self.kv_heads, "v": self.kv_heads, "k_rot": self.kv_heads, "out": 1}
         return SiteShape(
             num_heads=heads.get(site, self.num_heads),
-            head_dim=hidden_dim if site == "out" else width,
+            head_dim=hidden_dim if site == "out" else widths.get(site, width),
             hidden_dim=hidden_dim,
             num_groups=self.kv_heads,
             num_query_heads=self.num_heads,
@@ -72,6 +96,10 @@ class AttentionConfig(Config):
     def part(self, hidden_dim: int) -> Part:
         """Parameters without those of the gates."""
         width = self.width(hidden_dim)
+        if self.projection is not None:
+            out = Part(hidden_dim * self.num_heads * self.value_width(hidden_dim))
+            turning = self.turning(hidden_dim)
+            return out + self.projection.part(hidden_dim, self.num_heads, width, turning)
         queries, keys = self.num_heads * width, self.kv_heads * width
         bias = {"none": 0, "qkv": queries + 2 * keys, "all": queries + 2 * keys + hidden_dim}
         on_heads = 2 * self.qk_norm.num_weights(width) if self.qk_norm else 0
@@ -79,11 +107,19 @@ class AttentionConfig(Config):
 
     def mixing_flops_per_token(self, hidden_dim: int, seq_len: int) -> int:
         """Of the whole T x T square, as kernels' counters do: no discount for causality."""
-        return 4 * self.num_heads * self.width(hidden_dim) * seq_len
+        both = self.width(hidden_dim) + self.value_width(hidden_dim)
+        return 2 * self.num_heads * both * seq_len
 
-    def cached_values(self, hidden_dim: int, num_tokens: int) -> int:
-        """Keys and values of `num_tokens` tokens; gates add none."""
-        return 2 * self.kv_heads * self.width(hidden_dim) * num_tokens
+    def caches_latent(self, sites: Collection[str]) -> bool:
+        """Whether the cache holds latents: a modifier at one of `sites` may stand in the way."""
+        return self.projection is not None and not {"k", "v", "k_rot"} & set(sites)
+
+    def cached_values(self, hidden_dim: int, num_tokens: int, sites: Collection[str] = ()) -> int:
+        """Keys and values, or latents, of `num_tokens` tokens with modifiers at `sites`."""
+        if self.projection is not None and self.caches_latent(sites):
+            return (self.projection.kv_rank + self.turning(hidden_dim)) * num_tokens
+        both = self.width(hidden_dim) + self.value_width(hidden_dim)
+        return self.kv_heads * both * num_tokens
 
     def check(self, hidden_dim: int, where: str) -> None:
         """Raises ConfigError, naming `where`, for values that cannot work together."""
@@ -99,8 +135,42 @@ class AttentionConfig(Config):
             )
         if self.rope is not None:
             self.rope.check(self.width(hidden_dim), where)
+        if self.projection is not None:
+            self._check_latent(hidden_dim, where)
+        self._check_pattern(where)
         if self.dropout and not BACKENDS[self.backend].capabilities.dropout:
             raise ConfigError(f"{where}.dropout: the {self.backend} backend has none")
+
+    def _check_pattern(self, where: str) -> None:
+        if self.first_tokens and self.window_tokens is None:
+            raise ConfigError(
+                f"{where}.first_tokens: without a window all keys are seen anyway; set "
+                "window_tokens, or leave it out"
+            )
+        if self.sparsity is not None and self.window_tokens is not None:
+            raise ConfigError(
+                f"{where}.sparsity: goes without window_tokens; its near keys are "
+                "sparsity.local_blocks"
+            )
+
+    def _check_latent(self, hidden_dim: int, where: str) -> None:
+        if self.kv_heads != self.num_heads:
+            raise ConfigError(
+                f"{where}.num_kv_heads: with projection.kind latent every head has keys of its "
+                "own; leave it out"
+            )
+        if self.qk_norm is not None:
+            raise ConfigError(
+                f"{where}.qk_norm: with projection.kind latent the norms are on the latents "
+                "(projection.norm); set qk_norm to null"
+            )
+        if self.bias != "none":
+            raise ConfigError(f"{where}.bias: a latent projection has none; set bias to none")
+        if self.turning(hidden_dim) == self.width(hidden_dim):
+            raise ConfigError(
+                f"{where}.rope.partial_factor: where all channels turn, no key can come from the "
+                "latent; use e.g. 0.5, or rope: null"
+            )
 
     def check_gate(self, gate: GateConfig, where: str) -> None:
         """Raises ConfigError for a gate that cannot work here."""
@@ -130,15 +200,23 @@ class Attention(nn.Module):
     ):
         super().__init__()
         self.cfg, self.layer_index = cfg, layer_index
-        self.backend = BACKENDS[cfg.backend]
+        self.backend, self.pattern = BACKENDS[cfg.backend], cfg.pattern
         width = cfg.width(hidden_dim)
         self.scale = width**-0.5 if cfg.scale is None else cfg.scale
-        self.qkv = QKVProjection(
-            hidden_dim, cfg.num_heads, cfg.kv_heads, width, bias=cfg.bias != "none"
-        )
+        if cfg.projection is None:
+            self.qkv = QKVProjection(
+                hidden_dim, cfg.num_heads, cfg.kv_heads, width, bias=cfg.bias != "none"
+            )
+        else:
+            cached = "latent" if cfg.caches_latent([m.site for m in modifiers]) else "keys"
+            turning = cfg.turning(hidden_dim)
+            self.qkv = LatentProjection(
+                cfg.projection, hidden_dim, cfg.num_heads, width, turning, cached
+            )
         self.q_norm = Norm(cfg.qk_norm, width) if cfg.qk_norm else nn.Identity()
         self.k_norm = Norm(cfg.qk_norm, width) if cfg.qk_norm else nn.Identity()
-        self.o_proj = nn.Linear(cfg.num_heads * width, hidden_dim, bias=cfg.bias == "all")
+        values = cfg.num_heads * cfg.value_width(hidden_dim)
+        self.o_proj = nn.Linear(values, hidden_dim, bias=cfg.bias == "all")
         self.gates = Sites(
             ATTENTION_SITES,
             {m.site: build_modifier(m, cfg.site_shape(m.site, hidden_dim)) for m in modifiers},
@@ -150,7 +228,7 @@ class Attention(nn.Module):
     ) -> Float[Tensor, "B T D"]:
         """The attention branch of x, the normed residual; `resid` is the raw one."""
         sources = Sources(x=x, resid=resid)
-        q, k, v = self.qkv(x)
+        q, k, v, latent = self.qkv(x)
         q = sources.q = self.gates("q", q, sources)
         k = self.gates("k", k, sources)
         v = self.gates("v", v, sources)
@@ -161,14 +239,14 @@ class Attention(nn.Module):
             k = rotate(k, cos, sin, self.cfg.rope.pairs)
         q = self.gates("q_rot", q, sources)
         k = self.gates("k_rot", k, sources)
-        if context.cache is not None:
-            k, v = context.cache.append(self.layer_index, k, v)
+        slot = context.slot(self.layer_index, self.pattern)
+        k, v = self.qkv.extend(slot, k, v, latent)
         y, sources.lse = self.backend(
             q,
             k,
             v,
-            mask=context.mask,
-            window_tokens=self.cfg.window_tokens,
+            mask=slot.mask,
+            pattern=self.pattern,
             scale=self.scale,
             dropout=self.cfg.dropout if self.training else 0.0,
             observe=self.backend_taps,

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
+from gatelm.nn.masks import AttentionMask
+from gatelm.nn.pattern import Pattern
 from gatelm.nn.shapes import Float, Int, Tensor
 
 
@@ -43,11 +47,37 @@ class KVCache:
         self.num_tokens += num_new
 
     def append(
-        self, layer: int, k: Float[Tensor, "B T K H"], v: Float[Tensor, "B T K H"]
-    ) -> tuple[Float[Tensor, "B S K H"], Float[Tensor, "B S K H"]]:
-        """Add one layer's new keys and values; returns all of them."""
+        self,
+        layer: int,
+        k: Float[Tensor, "B T K H"],
+        v: Float[Tensor, "B T K V"],
+        mask: AttentionMask,
+        pattern: Pattern,
+    ) -> tuple[Float[Tensor, "B S K H"], Float[Tensor, "B S K V"], AttentionMask]:
+        """Add one layer's new keys and values; returns all of them, and the mask of these."""
         if layer in self.keys:
             k = torch.cat((self.keys[layer], k), dim=1)
             v = torch.cat((self.values[layer], v), dim=1)
         self.keys[layer], self.values[layer] = k, v
+        return k, v, mask
+
+
+@dataclass
+class Slot:
+    """One layer's place in the cache during one forward; without a cache nothing is kept.
+
+    mask: that of the keys which `append` returned last.
+    """
+
+    layer: int
+    pattern: Pattern
+    mask: AttentionMask
+    cache: KVCache | None
+
+    def append(
+        self, k: Float[Tensor, "B T K H"], v: Float[Tensor, "B T K V"]
+    ) -> tuple[Float[Tensor, "B S K H"], Float[Tensor, "B S K V"]]:
+        """Add the layer's new keys and values, or what they are made from; returns all kept."""
+        if self.cache is not None:
+            k, v, self.mask = self.cache.append(self.layer, k, v, self.mask, self.pattern)
         return k, v

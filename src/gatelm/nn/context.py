@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 
 import torch
 
-from gatelm.nn.cache import KVCache
+from gatelm.nn.cache import KVCache, Slot
 from gatelm.nn.masks import AttentionMask
+from gatelm.nn.pattern import Pattern
 from gatelm.nn.rope import RopeConfig, rotary_angles
+from gatelm.nn.routing import Routing
 from gatelm.nn.shapes import Bool, Int, Tensor
 
 
@@ -19,7 +21,13 @@ class Context:
     mask: AttentionMask
     positions: Int[Tensor, "*B T"]
     cache: KVCache | None = None
+    routing: Routing | None = None
+    """Filled by layers with experts, where it is given."""
     _rotations: dict[tuple[RopeConfig, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    def slot(self, layer: int, pattern: Pattern) -> Slot:
+        """Where a layer's keys and values go, and the mask of those that come back."""
+        return Slot(layer, pattern, self.mask, self.cache)
 
     def rotation(self, rope: RopeConfig, head_dim: int) -> tuple[Tensor, Tensor]:
         """cos and sin (*B, T, rotary_dim/2) of the rotary angles, computed once a forward."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from gatelm.nn.attention import AttentionConfig
 from gatelm.nn.block import LayerConfig
 from gatelm.nn.ffn import NoFFNConfig
 from gatelm.nn.gate import GateConfig, ModifierConfig, SiteNormConfig, SiteShape
@@ -85,11 +86,19 @@ def flops_per_token(cfg: ModelConfig, seq_len: int, *, training: bool = True) ->
 
 
 def cache_bytes(cfg: ModelConfig, num_tokens: int, bytes_per_value: int = 2) -> int:
-    """Bytes of one sequence's cache after `num_tokens` tokens, all layers; gates add none."""
-    dim = cfg.hidden_dim
+    """Bytes of one sequence's cache after `num_tokens` tokens, all layers.
+
+    Gates add none, but those on keys and values make latent attention cache these.
+    """
     return bytes_per_value * sum(
-        layer.mixer.cached_values(dim, num_tokens) for layer in cfg.layers()
+        _cached_values(layer, cfg.hidden_dim, num_tokens) for layer in cfg.layers()
     )
+
+
+def _cached_values(layer: LayerConfig, dim: int, num_tokens: int) -> int:
+    if isinstance(layer.mixer, AttentionConfig):
+        return layer.mixer.cached_values(dim, num_tokens, [m.site for m in layer.gates])
+    return layer.mixer.cached_values(dim, num_tokens)
 
 
 def kv_bytes_per_token(cfg: ModelConfig, bytes_per_value: int = 2) -> int:

@@ -1,10 +1,13 @@
-"""Who may attend to whom: causal order, documents and windows as one object per forward."""
+"""Who may attend to whom: order, documents and a layer's pattern as one object per forward."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
-from gatelm.nn.shapes import Bool, Int, Tensor
+from gatelm.nn.pattern import Pattern
+from gatelm.nn.shapes import Bool, Float, Int, Tensor
 
 PADDING = -1
 """Document id of padding: padding is attended to by padding only."""
@@ -23,10 +26,10 @@ def positions_in_documents(documents: Int[Tensor, "B S"]) -> Int[Tensor, "B S"]:
 
 
 class AttentionMask:
-    """The mask of one forward, rendered on demand per window and remembered.
+    """The mask of one forward, rendered on demand per pattern and remembered.
 
-    Queries are the last T of S positions. Query i sees key j when 0 <= i - j (< window), and both
-    carry the same document id.
+    Queries are the last T of a row's tokens. Keys are all of them, S, or those at `key_index`, -1
+    for none. Query i sees key j when both carry the same document id and the pattern allows it.
     """
 
     def __init__(
@@ -35,42 +38,90 @@ class AttentionMask:
         num_keys: int,
         documents: Int[Tensor, "B S"] | None = None,
         device: torch.device | None = None,
+        key_index: Int[Tensor, "b L"] | None = None,
     ):
         assert num_keys >= num_queries
-        self.num_queries, self.num_keys = num_queries, num_keys
-        self.documents = documents
+        self.num_queries, self.num_tokens = num_queries, num_keys
+        self.num_keys = num_keys if key_index is None else key_index.shape[1]
+        self.documents, self.key_index = documents, key_index
         self.device = device if documents is None else documents.device
-        self._dense: dict[int | None, Bool[Tensor, "b 1 T S"]] = {}
+        self._dense: dict[Pattern, Bool[Tensor, "b 1 T S"]] = {}
+        self._biases: dict[Pattern, Float[Tensor, "b N T S"]] = {}
+        self._kept: dict[object, AttentionMask] = {}
+        self._places: Tensor | None = None
 
-    def _reaches(self, window_tokens: int | None) -> bool:
-        return window_tokens is None or window_tokens >= self.num_keys
-
-    def is_plain_causal(self, window_tokens: int | None) -> bool:
+    def is_plain_causal(self, pattern: Pattern) -> bool:
         """Whether a kernel's own causal flag says it all."""
         return (
-            self.documents is None
-            and self._reaches(window_tokens)
+            self._is_whole(pattern)
+            and pattern.direction == "causal"
             and self.num_queries == self.num_keys
         )
 
-    def sees_everything(self, window_tokens: int | None) -> bool:
-        """Whether no key is hidden: a single query at the end, one document, no window."""
-        return self.documents is None and self._reaches(window_tokens) and self.num_queries == 1
+    def sees_everything(self, pattern: Pattern) -> bool:
+        """Whether no key is hidden: one document, no window, and none after the query."""
+        last = self.num_queries == 1 or pattern.direction == "full"
+        return self._is_whole(pattern) and last
 
-    def dense(self, window_tokens: int | None) -> Bool[Tensor, "b 1 T S"]:
+    def _is_whole(self, pattern: Pattern) -> bool:
+        return (
+            self.documents is None
+            and pattern.alibi_slopes is None
+            and pattern.hides_nothing(self.num_tokens)
+            and (self.key_index is None or self.num_keys == self.num_tokens)
+        )
+
+    def dense(self, pattern: Pattern) -> Bool[Tensor, "b 1 T S"]:
         """True where query i may attend to key j."""
-        key = None if self._reaches(window_tokens) else window_tokens
+        key = pattern.within(self.num_tokens)
         if key not in self._dense:
-            offset = self.num_keys - self.num_queries
-            i = torch.arange(offset, self.num_keys, device=self.device)[:, None]
-            j = torch.arange(self.num_keys, device=self.device)[None, :]
-            allowed = j <= i
-            if key is not None:
-                allowed = allowed & (i - j < key)
-            allowed = allowed[None, None]
+            places = self._pair(self.places) if key.needs_places else (None, None)
+            allowed = key.sees(*self._pair(self._index()), *places)
             if self.documents is not None:
-                docs = self.documents
-                same = docs[:, offset:, None] == docs[:, None, :]
-                allowed = allowed & same[:, None]
-            self._dense[key] = allowed
+                queries, keys = self._pair(self.documents)
+                allowed = allowed & (queries == keys)
+            if self.key_index is not None:
+                allowed = allowed & (self.key_index >= 0)[:, None, :]
+            self._dense[key] = allowed[:, None]
         return self._dense[key]
+
+    def bias(self, pattern: Pattern) -> Float[Tensor, "b N T S"] | None:
+        """What is added to the scaled scores, float32; None: nothing."""
+        if pattern.alibi_slopes is None:
+            return None
+        if pattern not in self._biases:
+            slopes = torch.tensor(pattern.alibi_slopes, device=self.device)[:, None, None]
+            queries, keys = self._pair(self._index())
+            self._biases[pattern] = -slopes * (queries - keys).abs()[:, None]
+        return self._biases[pattern]
+
+    @property
+    def places(self) -> Int[Tensor, "b S"]:
+        """Every token's place in its document, of the whole row."""
+        if self._places is None:
+            if self.documents is None:
+                self._places = torch.arange(self.num_tokens, device=self.device)[None]
+            else:
+                self._places = positions_in_documents(self.documents)
+        return self._places
+
+    def kept(self, key: object, index: Callable[[], Int[Tensor, "b L"]]) -> AttentionMask:
+        """The same queries with the keys at `index()` only; remembered under `key`."""
+        if key not in self._kept:
+            self._kept[key] = AttentionMask(
+                self.num_queries, self.num_tokens, self.documents, self.device, index()
+            )
+        return self._kept[key]
+
+    def _index(self) -> Int[Tensor, "1 S"]:
+        return torch.arange(self.num_tokens, device=self.device)[None]
+
+    def _pair(self, per_token: Int[Tensor, "b S"]) -> tuple[Tensor, Tensor]:
+        """The queries' entries (b,T,1) and the keys' (b,1,S) of a row's."""
+        queries = per_token[:, self.num_tokens - self.num_queries :, None]
+        if self.key_index is None:
+            return queries, per_token[:, None, :]
+        index = self.key_index.clamp(min=0)
+        rows = max(len(index), len(per_token))
+        keys = per_token.expand(rows, -1).gather(1, index.expand(rows, -1))
+        return queries, keys[:, None, :]

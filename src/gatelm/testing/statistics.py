@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from gatelm.nn.masks import PADDING, AttentionMask
+from gatelm.nn.pattern import Pattern
 from gatelm.nn.shapes import Float, Tensor
 
 
@@ -23,7 +24,7 @@ def naive_weights(
     scores = torch.einsum("btnh,bsnh->bnts", q, k) * scale
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
-    scores = scores.masked_fill(~mask.dense(window_tokens), float("-inf"))
+    scores = scores.masked_fill(~mask.dense(Pattern(window_tokens)), float("-inf"))
     lse = scores.logsumexp(dim=-1)
     if sink_logits is not None:
         lse = torch.logaddexp(lse, sink_logits[:, None])
@@ -55,7 +56,7 @@ def naive_attention_rows(
     documents = mask.documents
     if documents is None:
         documents = torch.zeros(batch, num_keys, dtype=torch.long)
-    allowed = mask.dense(window_tokens).expand(batch, 1, -1, -1)[:, 0]
+    allowed = mask.dense(Pattern(window_tokens)).expand(batch, 1, -1, -1)[:, 0]
     rows = {
         name: torch.zeros(batch, heads, num_queries, dtype=weights.dtype)
         for name in ("first_weight", "entropy", "entropy_without_first")

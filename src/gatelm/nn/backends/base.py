@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from gatelm.nn.masks import AttentionMask
+from gatelm.nn.pattern import Pattern
 from gatelm.nn.shapes import Float, Tensor
 
 Observe = Callable[[str, Tensor], Tensor]
@@ -30,7 +31,11 @@ class AttentionOutput(NamedTuple):
 
 
 class AttentionBackend(Protocol):
-    """softmax(scale q k^T + mask) v for q (B,T,N,H), k and v (B,S,K,H), N a multiple of K."""
+    """softmax(scale q k^T + bias + mask) v for q (B,T,N,H), k and v (B,S,K,H), N a multiple of K.
+
+    mask and pattern say which keys a query sees and what is added to its scores. lse: whether the
+    log-sum-exp of the scores is wanted, with its gradient.
+    """
 
     capabilities: Capabilities
 
@@ -41,8 +46,9 @@ class AttentionBackend(Protocol):
         v: Float[Tensor, "B S K H"],
         *,
         mask: AttentionMask,
-        window_tokens: int | None,
+        pattern: Pattern,
         scale: float,
         dropout: float,
         observe: Observe,
+        lse: Literal["skip", "return"] = "skip",
     ) -> AttentionOutput: ...

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch.nn import functional as F
 
 from gatelm.nn.backends.base import AttentionOutput, Capabilities, Observe
 from gatelm.nn.masks import AttentionMask
+from gatelm.nn.pattern import Pattern
 from gatelm.nn.shapes import Float, Tensor
 
 
@@ -22,10 +25,11 @@ class EagerBackend:
         v: Float[Tensor, "B S K H"],
         *,
         mask: AttentionMask,
-        window_tokens: int | None,
+        pattern: Pattern,
         scale: float,
         dropout: float,
         observe: Observe,
+        lse: Literal["skip", "return"] = "skip",
     ) -> AttentionOutput:
         group = q.shape[2] // k.shape[2]
         q_heads, k_heads, v_heads = (t.transpose(1, 2) for t in (q, k, v))
@@ -35,10 +39,13 @@ class EagerBackend:
         scores = q_heads @ k_heads.transpose(-1, -2) * scale
         if scores.dtype != torch.float64:
             scores = scores.float()
-        scores = scores.masked_fill(~mask.dense(window_tokens), float("-inf"))
+        bias = mask.bias(pattern)
+        if bias is not None:
+            scores = scores + bias
+        scores = scores.masked_fill(~mask.dense(pattern), float("-inf"))
         scores = observe("scores", scores)
-        lse = observe("lse", scores.logsumexp(dim=-1).transpose(1, 2))
+        log_sums = observe("lse", scores.logsumexp(dim=-1).transpose(1, 2))
         probs = observe("probs", scores.softmax(dim=-1))
         weights = F.dropout(probs, dropout) if dropout else probs
         y = weights.to(v_heads.dtype) @ v_heads
-        return AttentionOutput(y.transpose(1, 2), lse)
+        return AttentionOutput(y.transpose(1, 2), log_sums)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from typing import Literal
 
 import torch
 from torch.nn import functional as F
 
 from gatelm.nn.backends.base import AttentionOutput, Capabilities, Observe
 from gatelm.nn.masks import AttentionMask
+from gatelm.nn.pattern import Pattern
 from gatelm.nn.shapes import Float, Tensor
 
 BF16_PAYS_FROM_TOKENS = 512
@@ -31,26 +33,34 @@ class SdpaBackend:
         v: Float[Tensor, "B S K H"],
         *,
         mask: AttentionMask,
-        window_tokens: int | None,
+        pattern: Pattern,
         scale: float,
         dropout: float,
         observe: Observe,
+        lse: Literal["skip", "return"] = "skip",
     ) -> AttentionOutput:
-        causal = mask.is_plain_causal(window_tokens)
-        plain = causal or mask.sees_everything(window_tokens)
-        dense = None if plain else mask.dense(window_tokens)
+        causal = mask.is_plain_causal(pattern)
+        plain = causal or mask.sees_everything(pattern)
         in_fp32 = _slow_in_bf16(v)
         dtype = torch.float32 if in_fp32 else v.dtype
         with torch.autocast("cpu", enabled=False) if in_fp32 else nullcontext():
             y = F.scaled_dot_product_attention(
                 *(t.to(dtype).transpose(1, 2) for t in (q, k, v)),
-                attn_mask=dense,
+                attn_mask=None if plain else _additive(mask, pattern, dtype),
                 dropout_p=dropout,
                 is_causal=causal,
                 scale=scale,
                 enable_gqa=q.shape[2] != k.shape[2],
             )
         return AttentionOutput(y.transpose(1, 2).to(v.dtype), None)
+
+
+def _additive(mask: AttentionMask, pattern: Pattern, dtype: torch.dtype) -> Tensor:
+    """The mask as torch takes it: what may be seen, or what is added to the scores."""
+    dense, bias = mask.dense(pattern), mask.bias(pattern)
+    if bias is None:
+        return dense
+    return bias.masked_fill(~dense, float("-inf")).to(dtype)
 
 
 def _slow_in_bf16(v: Tensor) -> bool:
