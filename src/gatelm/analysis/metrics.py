@@ -131,8 +131,8 @@ _ALL = (
     Metric(
         "massive_activation_mean",
         "Largest activation, mean over layers",
-        "As the largest activation, averaged over layers (one reading of M-Act of arXiv "
-        "2505.06708, whose aggregation is not stated; the other is the largest activation).",
+        "As the largest activation, but averaged over layers: M-Act of arXiv 2505.06708 (rounded "
+        "there; whether the absolute value is taken is not stated).",
         "lower",
     ),
     Metric(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated
 
@@ -55,6 +56,8 @@ def main() -> None:
     """Run the command; a user's mistake is one sentence on stderr and exit status 2."""
     from gatelm.config import ConfigError
 
+    if not sys.stderr.isatty():
+        os.environ.setdefault("TQDM_DISABLE", "1")  # the bars of libraries, read as they load
     try:
         app()
     except ConfigError as error:

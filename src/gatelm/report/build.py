@@ -9,6 +9,7 @@ from gatelm.report import figures
 from gatelm.report.load import Part, Study, read_study
 from gatelm.report.page import Page
 from gatelm.report.sections.attention import add_attention
+from gatelm.report.sections.causal import add_causal
 from gatelm.report.sections.inside import add_activations, add_gates
 from gatelm.report.sections.outcome import add_arms, add_verdict, outcome_figures
 from gatelm.report.sections.record import add_definitions, add_repeat, add_runs
@@ -71,3 +72,4 @@ def _add_part(page: Page, part: Part, palette: Palette) -> None:
     add_attention(page, part, palette)
     add_activations(page, part, palette)
     add_gates(page, part, palette)
+    add_causal(page, part, palette)

@@ -30,7 +30,9 @@ def _probability(title: str | None) -> alt.Color:
     return alt.Color("value:Q").scale(scale).legend(legend)
 
 
-def _grid(rows: Sequence[Row], columns: tuple[str, str], lines: tuple[str, str]) -> Chart:
+def _grid(
+    rows: Sequence[Row], columns: tuple[str, str], lines: tuple[str, str], whose: str
+) -> Chart:
     """Cells with their value printed inside; `columns` and `lines` are (field, axis title)."""
     x = (
         alt.X(f"{columns[0]}:O")
@@ -46,7 +48,7 @@ def _grid(rows: Sequence[Row], columns: tuple[str, str], lines: tuple[str, str])
     )
     base = alt.Chart(data(rows)).encode(x, y)
     tooltip = [
-        alt.Tooltip("label:N", title="arm"),
+        alt.Tooltip("label:N", title=whose),
         *(alt.Tooltip(f"{key}:N") for key in ("layer", "head") if key in rows[0]),
         alt.Tooltip("value:Q", title="share", format=".4~"),
     ]
@@ -63,16 +65,16 @@ def _grid(rows: Sequence[Row], columns: tuple[str, str], lines: tuple[str, str])
     return chart
 
 
-def share_by_head(rows: Sequence[Row], *, title: str) -> Chart:
-    """One arm: layers down, heads across. Rows: label, layer, head, value (0 to 1)."""
-    chart = _grid(rows, ("head", "head"), ("layer", "layer"))
+def share_by_head(rows: Sequence[Row], *, title: str, whose: str = "arm") -> Chart:
+    """One arm or model: layers down, heads across. Rows: label, layer, head, value (0 to 1)."""
+    chart = _grid(rows, ("head", "head"), ("layer", "layer"), whose)
     height = 26 * len(unique(rows, "layer"))
     return chart.properties(width="container", height=max(height, 40), title=title)
 
 
 def share_by_arm(rows: Sequence[Row], *, title: str) -> Chart:
     """Small models: arms down, layer and head across. Rows: label, column, value (0 to 1)."""
-    chart = _grid(rows, ("column", "layer and head"), ("label", ""))
+    chart = _grid(rows, ("column", "layer and head"), ("label", ""), "arm")
     height = 30 * len(unique(rows, "label"))
     return chart.properties(width="container", height=max(height, 40), title=title)
 

@@ -66,6 +66,42 @@ def _mean_tooltip() -> list[alt.Tooltip]:
     ]
 
 
+def along_axis(
+    rows: Sequence[Row], palette: Palette, *, title: str, x_title: str, y_title: str
+) -> Chart:
+    """Means with their intervals along a setting, one line an arm.
+
+    Rows: arm, x, mean, low, high (None without an interval), n. A setting that spans a decade or
+    more is drawn on a logarithmic scale.
+    """
+    places = sorted({float(row["x"]) for row in rows})
+    wide = places[0] > 0 and places[-1] >= 10 * places[0]
+    x = (
+        alt.X("x:Q")
+        .title(x_title)
+        .scale(scale(None, "log" if wide else "linear", padding=8))
+        .axis(values=places, format="~g", labelOverlap=True)
+    )
+    y = alt.Y("mean:Q").title(wrapped(y_title)).scale(scale(None))
+    color = arm_color(palette, unique(rows, "arm"))
+    tooltip = [
+        alt.Tooltip("arm:N"),
+        alt.Tooltip("x:Q", title=x_title, format="~g"),
+        *(alt.Tooltip(f"{key}:Q", format=".4~") for key in ("mean", "low", "high")),
+        alt.Tooltip("n:Q", title="seeds"),
+    ]
+    base = alt.Chart(data(rows)).encode(x, y, color=color, tooltip=tooltip)
+    spans = [row for row in rows if row.get("low") is not None]
+    layers = [
+        base.mark_line(strokeWidth=1.6),
+        base.mark_circle(size=40, opacity=0.9),
+        alt.Chart(data(spans))
+        .mark_rule(strokeWidth=1.4, opacity=0.6)
+        .encode(x, alt.Y("low:Q").title(wrapped(y_title)), y2="high:Q", color=color),
+    ]
+    return layered(layers, title, 260)
+
+
 def differences(rows: Sequence[Row], palette: Palette, *, title: str, x_title: str) -> Chart:
     """Paired differences with their intervals beside zero.
 

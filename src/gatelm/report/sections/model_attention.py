@@ -46,7 +46,7 @@ def add_attention(page: Page, models: Sequence[Looked], palette: Palette) -> Non
         [
             Figure(
                 f"first-token-share-{m.name}",
-                heatmaps.share_by_head(_cells(m, _share(m)), title=m.name),
+                heatmaps.share_by_head(_cells(m, _share(m)), title=m.name, whose="model"),
                 f"Mean {short(m.metric('first_token_share'))}.",
             )
             for m in models[:MOST_MODELS]

@@ -196,7 +196,7 @@ def _add_heads(page: Page, models: Sequence[Looked], several: bool) -> None:
             if is_number(value)
         ]
         if cells:
-            chart = heatmaps.share_by_head(cells, title=f"{m.name}: mean gate score")
+            chart = heatmaps.share_by_head(cells, title=f"{m.name}: mean gate score", whose="model")
             figures.append(Figure(f"gate-heads-{m.name}", chart))
     page.charts(figures, min_width=300)
 

@@ -1,0 +1,41 @@
+"""Findings on published statements as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from gatelm.report import markdown
+from gatelm.study.claims.check import Finding
+from gatelm.study.claims.table import ORDER, tally
+
+
+def claims_markdown(findings: Mapping[str, Finding]) -> str:
+    """One table a verdict: statement, source, printed figure, and the figures found."""
+    blocks = [f"{len(findings)} published statements: {tally(findings.values())}."]
+    for verdict in ORDER:
+        rows = [
+            [f"`{name}`", *_cells(finding)]
+            for name, finding in findings.items()
+            if finding.verdict == verdict
+        ]
+        if rows:
+            head = ["claim", "statement", "printed", "found"]
+            blocks.append(f"**{verdict.capitalize()}**")
+            blocks.append(markdown.table(head, rows, ["left"] * len(head)))
+    return "\n\n".join(blocks)
+
+
+def _cells(finding: Finding) -> list[str]:
+    claim = finding.claim
+    statement = f"{claim.statement} ({claim.source})"
+    if claim.contradicts:
+        statement += f"; contradicts {', '.join(f'`{name}`' for name in claim.contradicts)}"
+    return [statement, claim.published, "; ".join(_found(finding))]
+
+
+def _found(finding: Finding) -> Iterator[str]:
+    if finding.reason:
+        yield finding.reason
+    for evidence in finding.evidence:
+        same = evidence.verdict == finding.verdict
+        yield f"{evidence.where}: {'' if same else f'{evidence.verdict}: '}{evidence.figure}"

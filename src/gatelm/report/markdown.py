@@ -1,0 +1,45 @@
+"""Markdown from plain values: what a committed record of a study is written in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Literal
+
+Align = Literal["left", "right"]
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], align: Sequence[Align] = ()) -> str:
+    """A pipe table; columns beyond `align` stand to the right."""
+    sides = [*align, *["right"] * len(head)][: len(head)]
+    rule = [{"left": ":--", "right": "--:"}[side] for side in sides]
+    return "\n".join("| " + " | ".join(map(cell, row)) + " |" for row in (head, rule, *rows))
+
+
+def cell(text: str) -> str:
+    """One line that ends no column."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def code(text: str) -> str:
+    """A fenced block."""
+    return f"```\n{text.strip()}\n```"
+
+
+def section(text: str, title: str) -> str | None:
+    """The section `## title` of a document, heading included, up to the next of its level.
+
+    What stands in a fenced block is no heading. None where there is no such section.
+    """
+    kept: list[str] | None = None
+    fenced = False
+    for line in text.splitlines():
+        fenced ^= line.lstrip().startswith("```")
+        if not fenced and re.match(r"##? ", line):
+            if kept is not None:
+                break
+            if line.strip() == f"## {title}":
+                kept = []
+        if kept is not None:
+            kept.append(line)
+    return None if kept is None else "\n".join(kept).rstrip()
