@@ -14,7 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from gatelm.nn.gate import Gate, GateProjection
+from gatelm.nn.mixers.short_conv import ShortConv
 from gatelm.nn.model import Decoder, InitConfig
+from gatelm.nn.moe import Experts
 from gatelm.nn.norm import Norm
 
 WEIGHT_INITS: dict[str, Callable[[int, int, float], float]] = {
@@ -35,30 +37,68 @@ def init_weights(model: Decoder, seed: int) -> None:
     | embeddings | normal(model.init.embedding_std, else std) |
     | head, q/k/v, up and gate of the FFN | normal(model.init.std) |
     | W_o, W_down | normal(std / sqrt(2 num_layers)), or std with residual_scale none |
+    | router, experts | as the other matrices: their down_proj is a W_down |
     | norm weights | 1 (0 where zero-centred) |
     | gate projections | the gate's own `init.weight`; a low-rank one by its up matrix |
     | gate bias, const | the gate's `init.bias`, else 0 |
+    | short convolutions | uniform(-1/sqrt(K), 1/sqrt(K)) over K tokens, as torch's Conv1d |
+    | A_log of recurrent mixers | log uniform(1, 16) (arXiv 2405.21060) |
+    | dt_bias of recurrent mixers | the inverse softplus of exp(uniform(log 0.001, log 0.1)) |
+    | skip of Mamba-2 | 1 |
     | other biases | 0 |
     """
     std = _std_by_parameter(model)
     for name, parameter in model.named_parameters():
-        value = std.get(name)
+        value, start = std.get(name), STARTS.get(name.rpartition(".")[2])
         if value is not None:
             parameter.copy_(_normal(parameter, value, seed, name))
-    for module in model.modules():
+        elif start is not None:
+            parameter.copy_(start(_uniform(parameter, seed, name)).to(parameter))
+    for name, module in model.named_modules():
         if isinstance(module, Norm):
             module.reset_parameters()
         elif isinstance(module, Gate) and module.bias is not None:
             module.bias.fill_(module.cfg.init.bias or 0.0)
+        elif isinstance(module, ShortConv):
+            bound = module.kernel_tokens**-0.5
+            drawn = _uniform(module.weight, seed, f"{name}.weight")
+            module.weight.copy_((2.0 * bound * drawn - bound).to(module.weight))
+            if module.bias is not None:
+                module.bias.zero_()
         elif isinstance(module, nn.Linear) and module.bias is not None:
             module.bias.zero_()
 
 
+def _log_rate(u: Tensor) -> Tensor:
+    return (1.0 + 15.0 * u).log()
+
+
+def _step_bias(u: Tensor) -> Tensor:
+    step = torch.exp(math.log(0.001) + math.log(100.0) * u)
+    return step + torch.log(-torch.expm1(-step))
+
+
+STARTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "A_log": _log_rate,
+    "dt_bias": _step_bias,
+    "skip": torch.ones_like,
+}
+"""Parameters by the last part of their name, from numbers drawn uniformly between 0 and 1."""
+
+
 def _normal(like: Tensor, std: float, seed: int, name: str) -> Tensor:
-    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
     sample = torch.empty(like.shape, dtype=torch.float32)
-    return sample.normal_(generator=generator).mul_(std).to(like)
+    return sample.normal_(generator=_generator(seed, name)).mul_(std).to(like)
+
+
+def _uniform(like: Tensor, seed: int, name: str) -> Tensor:
+    sample = torch.empty(like.shape, dtype=torch.float32)
+    return sample.uniform_(generator=_generator(seed, name))
+
+
+def _generator(seed: int, name: str) -> torch.Generator:
+    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
 
 
 def _std_by_parameter(model: Decoder) -> dict[str, float]:
@@ -71,6 +111,9 @@ def _std_by_parameter(model: Decoder) -> dict[str, float]:
         elif isinstance(module, nn.Linear):
             writes_residual = name.endswith((".o_proj", ".down_proj"))
             out[f"{name}.weight"] = init.std / depth if writes_residual else init.std
+        elif isinstance(module, Experts):
+            for key, _ in module.named_parameters():
+                out[f"{name}.{key}"] = init.std / depth if key == "down_proj" else init.std
         elif isinstance(module, Gate):
             for input_name, projection in module.proj.items():
                 assert isinstance(projection, GateProjection)

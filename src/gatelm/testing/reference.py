@@ -175,7 +175,8 @@ def _at_site(
             for name, value in params.items()
             if name.startswith(f"{prefix}.{site}.")
         }
-        scores = reference_scores(modifier, cfg.attention.kv_heads, own, heads, sources)
+        groups = cfg.site_shape(site, hidden_dim=1).num_groups
+        scores = reference_scores(modifier, groups, own, heads, sources)
         if modifier.operation == "add":
             return [y + s for y, s in zip(heads, scores, strict=True)]
         return [y * s for y, s in zip(heads, scores, strict=True)]

@@ -14,6 +14,9 @@ from torch import nn
 
 from gatelm.nn.attention import Attention, AttentionConfig
 from gatelm.nn.mixers.base import Modifiers
+from gatelm.nn.mixers.delta import GatedDelta, GatedDeltaConfig
+from gatelm.nn.mixers.linear import LinearAttention, LinearAttentionConfig
+from gatelm.nn.mixers.mamba2 import Mamba2, Mamba2Config
 
 
 def _kind(value: object) -> str:
@@ -22,11 +25,19 @@ def _kind(value: object) -> str:
 
 
 MixerConfig = Annotated[
-    Annotated[AttentionConfig, Tag("attention")],
+    Annotated[AttentionConfig, Tag("attention")]
+    | Annotated[GatedDeltaConfig, Tag("delta")]
+    | Annotated[LinearAttentionConfig, Tag("linear")]
+    | Annotated[Mamba2Config, Tag("mamba2")],
     Discriminator(_kind),
 ]
 
-MIXERS: dict[str, Callable[..., nn.Module]] = {"attention": Attention}
+MIXERS: dict[str, Callable[..., nn.Module]] = {
+    "attention": Attention,
+    "delta": GatedDelta,
+    "linear": LinearAttention,
+    "mamba2": Mamba2,
+}
 
 
 def build_mixer(

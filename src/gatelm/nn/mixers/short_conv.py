@@ -41,11 +41,12 @@ class ShortConv(nn.Module):
         if tail is None:
             tail = x.new_zeros(x.shape[0], past, x.shape[2])
         inputs = torch.cat((tail, x), dim=1)
-        # torch's own depthwise convolution knows no documents, and is slower than this on a CPU
-        y = x * self.weight[:, past]
+        # written out, because torch's own depthwise convolution knows no documents
+        weight = self.weight.to(x.dtype)
+        y = x * weight[:, past]
         if starts is None:
             for k in range(1, past + 1):
-                y = torch.addcmul(y, inputs[:, past - k : past - k + length], self._factor(k))
+                y = torch.addcmul(y, inputs[:, past - k : past - k + length], weight[:, past - k])
             new_tail = inputs[:, length:]
         else:
             document = segments(starts)
@@ -53,10 +54,9 @@ class ShortConv(nn.Module):
             for k in range(1, past + 1):
                 earlier = slice(past - k, past - k + length)
                 same = (document[:, earlier] == document[:, past:])[..., None]
-                y = torch.addcmul(y, inputs[:, earlier] * same, self._factor(k))
+                y = torch.addcmul(y, inputs[:, earlier] * same, weight[:, past - k])
             last = document[:, length:] == document[:, -1:]
             new_tail = inputs[:, length:] * last[..., None]
-        return y if self.bias is None else y + self.bias, new_tail
-
-    def _factor(self, tokens_ago: int) -> Float[Tensor, " C"]:
-        return self.weight[:, self.kernel_tokens - 1 - tokens_ago]
+        if self.bias is not None:
+            y = y + self.bias.to(x.dtype)
+        return y, new_tail

@@ -1,0 +1,203 @@
+"""Gated DeltaNet: linear attention whose state forgets and corrects (arXiv 2412.06464).
+
+Its output gate is a value like any other gate, the preset `sdpa-silu-gate` at `sdpa`, after the
+output norm; without it, or with another, the mixer is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import nn
+from torch.nn import functional as F
+
+from gatelm.config import Config, ConfigError, not_identity
+from gatelm.nn.context import Context
+from gatelm.nn.gate import GateConfig, ModifierConfig, SiteShape, build_modifier
+from gatelm.nn.mixers.delta_rule import CHUNK_TOKENS, rule_for
+from gatelm.nn.mixers.short_conv import ShortConv
+from gatelm.nn.norm import Norm, NormConfig
+from gatelm.nn.parts import Part
+from gatelm.nn.shapes import Bool, Float, Tensor
+from gatelm.nn.sites import ATTENTION_SITES, Sites, Sources
+
+
+class GatedDeltaConfig(Config):
+    """Gated DeltaNet: a matrix per head that is decayed, corrected and read at every token."""
+
+    sites: ClassVar[tuple[str, ...]] = ATTENTION_SITES
+
+    kind: Literal["delta"] = "delta"
+    num_heads: int = Field(ge=1)
+    """Heads of values, each with a state of its own."""
+    num_key_heads: int | None = Field(default=None, ge=1)
+    """Heads of queries and keys, each for num_heads / num_key_heads heads of values; None: as many
+    as heads of values."""
+    head_dim: int | None = Field(default=None, ge=1)
+    """Width of a query and a key; None: hidden_dim / num_heads."""
+    value_dim: int | None = Field(default=None, ge=1)
+    """Width of a value; None: that of a key."""
+    conv_tokens: int = Field(default=4, ge=1)
+    """Tokens that the short convolution over queries, keys and values sees, the newest included."""
+    out_norm: NormConfig | None = NormConfig()
+    """A norm over each head's output, before `sdpa`."""
+    kernel: Literal["auto", "torch"] = not_identity("auto")
+    """auto: flash-linear-attention's kernels on CUDA, where they are installed."""
+
+    @property
+    def key_heads(self) -> int:
+        return self.num_key_heads or self.num_heads
+
+    def key_width(self, hidden_dim: int) -> int:
+        """Channels of one query or key."""
+        return self.head_dim or hidden_dim // self.num_heads
+
+    def value_width(self, hidden_dim: int) -> int:
+        """Channels of one value."""
+        return self.value_dim or self.key_width(hidden_dim)
+
+    def channels(self, hidden_dim: int) -> tuple[int, int, int]:
+        """Of all queries, all keys, all values."""
+        keys = self.key_heads * self.key_width(hidden_dim)
+        return keys, keys, self.num_heads * self.value_width(hidden_dim)
+
+    def site_shape(self, site: str, hidden_dim: int) -> SiteShape:
+        """What a gate at `site` must know of its tensor."""
+        on_keys = site in ("q", "k", "q_rot", "k_rot")
+        key, value = self.key_width(hidden_dim), self.value_width(hidden_dim)
+        heads = self.key_heads if on_keys else self.num_heads
+        return SiteShape(
+            num_heads=1 if site == "out" else heads,
+            head_dim=hidden_dim if site == "out" else key if on_keys else value,
+            hidden_dim=hidden_dim,
+            num_groups=self.key_heads,
+            num_query_heads=self.key_heads,
+            query_dim=key,
+        )
+
+    def part(self, hidden_dim: int) -> Part:
+        """Parameters without those of the gates."""
+        channels = self.channels(hidden_dim)
+        matrix = hidden_dim * (sum(channels) + channels[-1] + 2 * self.num_heads)
+        other = self.conv_tokens * sum(channels) + 2 * self.num_heads
+        value = self.value_width(hidden_dim)
+        return Part(matrix, other, self.out_norm.num_weights(value) if self.out_norm else 0)
+
+    def mixing_flops_per_token(self, hidden_dim: int, seq_len: int) -> int:
+        """Matrix products of the chunked form; the triangular solve is not among them."""
+        key, value = self.key_width(hidden_dim), self.value_width(hidden_dim)
+        chunk = min(CHUNK_TOKENS, seq_len)
+        return self.num_heads * (chunk * (4 * key + 2 * value) + 6 * key * value)
+
+    def cached_values(self, hidden_dim: int, num_tokens: int) -> int:
+        """The state and the convolution's last inputs, however long the text; gates add none."""
+        if num_tokens == 0:
+            return 0
+        state = self.num_heads * self.key_width(hidden_dim) * self.value_width(hidden_dim)
+        return state + (self.conv_tokens - 1) * sum(self.channels(hidden_dim))
+
+    def check(self, hidden_dim: int, where: str) -> None:
+        """Raises ConfigError, naming `where`, for values that cannot work together."""
+        if self.head_dim is None and hidden_dim % self.num_heads:
+            raise ConfigError(
+                f"{where}.num_heads: hidden_dim {hidden_dim} is not a multiple of "
+                f"{self.num_heads} heads; change one of them, or set mixer.head_dim"
+            )
+        if self.num_heads % self.key_heads:
+            raise ConfigError(
+                f"{where}.num_key_heads: {self.num_heads} heads of values cannot be divided among "
+                f"{self.key_heads} heads of keys; use a divisor of {self.num_heads}"
+            )
+
+    def check_gate(self, gate: GateConfig, where: str) -> None:
+        """Raises ConfigError for a gate that cannot work here."""
+        if gate.needs_lse:
+            raise ConfigError(
+                f"{where}.inputs: lse is of a softmax, which a layer with mixer.kind delta has not"
+            )
+
+
+class GatedDelta(nn.Module):
+    """Projections, a short convolution with SiLU, unit queries and keys, the delta rule, a norm."""
+
+    def __init__(
+        self,
+        cfg: GatedDeltaConfig,
+        hidden_dim: int,
+        layer_index: int,
+        modifiers: Sequence[ModifierConfig] = (),
+    ):
+        super().__init__()
+        self.cfg, self.layer_index = cfg, layer_index
+        self.key_width, self.value_width = cfg.key_width(hidden_dim), cfg.value_width(hidden_dim)
+        self.channels = cfg.channels(hidden_dim)
+        queries, keys, values = self.channels
+        self.q_proj = nn.Linear(hidden_dim, queries, bias=False)
+        self.k_proj = nn.Linear(hidden_dim, keys, bias=False)
+        self.v_proj = nn.Linear(hidden_dim, values, bias=False)
+        self.conv = ShortConv(sum(self.channels), cfg.conv_tokens)
+        self.beta_proj = nn.Linear(hidden_dim, cfg.num_heads, bias=False)
+        self.decay_proj = nn.Linear(hidden_dim, cfg.num_heads, bias=False)
+        self.dt_bias = nn.Parameter(torch.empty(cfg.num_heads))
+        self.A_log = nn.Parameter(torch.empty(cfg.num_heads))
+        self.out_norm = Norm(cfg.out_norm, self.value_width) if cfg.out_norm else nn.Identity()
+        self.o_proj = nn.Linear(values, hidden_dim, bias=False)
+        self.gates = Sites(
+            cfg.sites,
+            {m.site: build_modifier(m, cfg.site_shape(m.site, hidden_dim)) for m in modifiers},
+        )
+
+    def forward(
+        self, x: Float[Tensor, "B T D"], resid: Float[Tensor, "B T D"], context: Context
+    ) -> Float[Tensor, "B T D"]:
+        """The branch of x, the normed residual; `resid` is the raw one."""
+        sources = Sources(x=x, resid=resid)
+        starts = context.document_starts()
+        tail, state = None, None
+        if context.cache is not None:
+            tail, state = context.cache.states.get(self.layer_index, (None, None))
+        q = self.q_proj(x).unflatten(-1, (-1, self.key_width))
+        k = self.k_proj(x).unflatten(-1, (-1, self.key_width))
+        v = self.v_proj(x).unflatten(-1, (-1, self.value_width))
+        q = sources.q = self.gates("q", q, sources)
+        k = self.gates("k", k, sources)
+        v = self.gates("v", v, sources)
+        q, k, v, tail = self._convolved(q, k, v, starts, tail)
+        q = self.gates("q_rot", unit(q) * self.key_width**-0.5, sources)
+        k = self.gates("k_rot", unit(k), sources)
+        rule = rule_for(self.cfg.kernel, v)
+        y, state = rule(q, k, v, self._log_decay(x), self.beta_proj(x).sigmoid(), starts, state)
+        if context.cache is not None:
+            context.cache.states[self.layer_index] = (tail, state)
+        y = self.gates("sdpa", self.out_norm(y), sources)
+        y = self.o_proj(y.flatten(-2))
+        return self.gates("out", y, sources)
+
+    def _convolved(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        starts: Bool[Tensor, "B T"] | None,
+        tail: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        heads = torch.cat((q.flatten(2), k.flatten(2), v.flatten(2)), dim=-1)
+        heads, tail = self.conv(heads, starts, tail)
+        q, k, v = F.silu(heads).split(self.channels, dim=-1)
+        keys, values = (-1, self.key_width), (-1, self.value_width)
+        return q.unflatten(-1, keys), k.unflatten(-1, keys), v.unflatten(-1, values), tail
+
+    def _log_decay(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T N"]:
+        """log alpha = -A softplus(W x + dt_bias), float32 (arXiv 2312.00752, section 3.5)."""
+        step = self.decay_proj(x)
+        wide = step if step.dtype == torch.float64 else step.float()
+        return -self.A_log.to(wide.dtype).exp() * F.softplus(wide + self.dt_bias)
+
+
+def unit(x: Float[Tensor, "*B H"]) -> Float[Tensor, "*B H"]:
+    """x over its length, computed in float32."""
+    wide = x if x.dtype == torch.float64 else x.float()
+    return (wide * (wide.square().sum(dim=-1, keepdim=True) + 1e-6).rsqrt()).to(x.dtype)
