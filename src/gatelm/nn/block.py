@@ -106,7 +106,7 @@ class Block(nn.Module):
         self.ffn = None
         if not isinstance(cfg.ffn, NoFFNConfig):
             self.ffn_norm = Norm(cfg.norm, hidden_dim)
-            self.ffn = build_ffn(cfg.ffn, hidden_dim)
+            self.ffn = build_ffn(cfg.ffn, hidden_dim, layer_index)
             self.ffn_post_norm = Norm(cfg.norm, hidden_dim) if sandwich else nn.Identity()
         self.gates = Sites(
             BLOCK_SITES,

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import torch
 
 from gatelm.nn.cache import KVCache, Slot
-from gatelm.nn.masks import AttentionMask
+from gatelm.nn.masks import AttentionMask, positions_in_documents
 from gatelm.nn.pattern import Pattern
-from gatelm.nn.rope import RopeConfig, rotary_angles
+from gatelm.nn.rope import RopeConfig, rotation
 from gatelm.nn.routing import Routing
 from gatelm.nn.shapes import Bool, Int, Tensor
 
@@ -24,6 +24,9 @@ class Context:
     routing: Routing | None = None
     """Filled by layers with experts, where it is given."""
     _rotations: dict[tuple[RopeConfig, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
+    _key_rotations: dict[tuple[RopeConfig, int], tuple[Tensor, Tensor]] = field(
+        default_factory=dict
+    )
 
     def slot(self, layer: int, pattern: Pattern) -> Slot:
         """Where a layer's keys and values go, and the mask of those that come back."""
@@ -33,9 +36,24 @@ class Context:
         """cos and sin (*B, T, rotary_dim/2) of the rotary angles, computed once a forward."""
         key = (rope, head_dim)
         if key not in self._rotations:
-            angles = rotary_angles(rope, head_dim, self.positions)
-            self._rotations[key] = (angles.cos(), angles.sin())
+            self._rotations[key] = rotation(rope, head_dim, self.positions)
         return self._rotations[key]
+
+    def turns_late(self, rope: RopeConfig) -> bool:
+        """Whether keys go into the cache before they turn, as angles that change later need."""
+        return self.cache is not None and rope.moves_with_length
+
+    def key_rotation(self, rope: RopeConfig, head_dim: int) -> tuple[Tensor, Tensor]:
+        """cos and sin (*B, S, rotary_dim/2) of all keys, cached ones included."""
+        key = (rope, head_dim)
+        if key not in self._key_rotations:
+            documents = self.mask.documents
+            if documents is None:
+                positions = torch.arange(self.mask.num_keys, device=self.positions.device)
+            else:
+                positions = positions_in_documents(documents)
+            self._key_rotations[key] = rotation(rope, head_dim, positions)
+        return self._key_rotations[key]
 
     @property
     def documents(self) -> Int[Tensor, "B T"] | None:

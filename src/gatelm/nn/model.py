@@ -17,6 +17,7 @@ from gatelm.nn.check import check_layer
 from gatelm.nn.context import Context
 from gatelm.nn.masks import AttentionMask, positions_in_documents
 from gatelm.nn.norm import Norm, NormConfig
+from gatelm.nn.routing import Routing
 from gatelm.nn.shapes import Float, Int, Tensor
 
 
@@ -142,12 +143,14 @@ class Decoder(nn.Module):
         *,
         documents: Int[Tensor, "B T"] | None = None,
         cache: KVCache | None = None,
+        routing: Routing | None = None,
     ) -> Float[Tensor, "B T D"]:
         """Final normed states.
 
         documents: id of each token's document within its row; tokens see their own document only,
             and its positions count from 0. `masks.PADDING` marks padding. None: one document a row.
         cache: filled with this call's keys and values; the call's tokens follow those in it.
+        routing: filled with what the routers of layers with experts do.
         """
         batch, num_new = tokens.shape
         num_old = cache.num_tokens if cache is not None else 0
@@ -162,7 +165,7 @@ class Decoder(nn.Module):
         if self.positions is not None:
             self._check_length(num_old + num_new)
             x = x + self.positions(positions)
-        context = Context(mask, positions, cache)
+        context = Context(mask, positions, cache, routing)
         for block in self.layers:
             x = block(x, context)
         if cache is not None:

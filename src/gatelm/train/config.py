@@ -15,6 +15,19 @@ from gatelm.optim.config import OptimConfig
 from gatelm.train.start import InitFrom, tokenizer_file, trained_config
 
 
+class RouterLossConfig(Config):
+    """What mixtures of experts add to the loss; nothing where no layer has experts.
+
+    Both are means over these layers and over the step's tokens, all microbatches and processes;
+    padding is left out. A balanced router has a balance loss of 1.
+    """
+
+    balance: float = Field(default=0.01, ge=0)
+    """Weight of num_experts * sum_i f_i P_i (`nn.routing.balance_loss`)."""
+    z: float = Field(default=0.001, ge=0)
+    """Weight of the squared log-sum-exp of the router's logits (arXiv 2202.08906)."""
+
+
 class TrainConfig(Config):
     """Length, batches, precision, and what happens along the way."""
 
@@ -34,6 +47,8 @@ class TrainConfig(Config):
     """Sinks, activations and gates so often; null: at the end only."""
     health_sequences: int = Field(default=8, ge=1)
     """Held-out sequences of a health pass."""
+    router: RouterLossConfig = added_later(RouterLossConfig())
+    """Losses of the routers, where there are experts."""
     final_causal: Literal["off", "gates"] = added_later("off")
     """gates: after training, how loss and sinks change with the gates forced open, shut, or to
     their mean, on `health_sequences` held-out sequences."""

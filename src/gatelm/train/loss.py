@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gatelm.data.batch import IGNORE, Batch
+from gatelm.nn.routing import Routing
 
 LOGIT_BYTES = 16 * 2**20
 """fp32 logits that exist at one time; at least `MIN_ROWS` rows of them."""
@@ -18,19 +19,34 @@ MIN_ROWS = 64
 class LanguageModel(Protocol):
     """What the loss needs of a model: `gatelm.nn.model.Decoder`, or a stand-in."""
 
-    def hidden(self, tokens: Tensor, *, documents: Tensor | None = None) -> Tensor: ...
+    def hidden(
+        self,
+        tokens: Tensor,
+        *,
+        documents: Tensor | None = None,
+        routing: Routing | None = None,
+    ) -> Tensor: ...
 
     @property
     def head_weight(self) -> Tensor: ...
 
 
-def sum_loss(model: LanguageModel, batch: Batch, *, rows_at_once: int | None = None) -> Tensor:
+def sum_loss(
+    model: LanguageModel,
+    batch: Batch,
+    *,
+    rows_at_once: int | None = None,
+    routing: Routing | None = None,
+) -> Tensor:
     """Negative log-likelihood in nats, summed over the batch's targets; a fp32 scalar.
 
     The caller divides by the number of targets of the whole step, over all microbatches and
     processes: the mean of microbatch means is another quantity where they hold unequal numbers.
+
+    routing: filled with what the routers do; only for a model that has experts.
     """
-    hidden = model.hidden(batch.tokens, documents=batch.documents).flatten(0, 1)
+    asked = {} if routing is None else {"routing": routing}
+    hidden = model.hidden(batch.tokens, documents=batch.documents, **asked).flatten(0, 1)
     weight, targets = model.head_weight, batch.targets.flatten()
     rows = rows_at_once or max(MIN_ROWS, LOGIT_BYTES // (4 * weight.shape[0]))
     if torch.is_grad_enabled():

@@ -43,6 +43,14 @@ class World:
         distributed.all_reduce(total)
         return total.tolist()
 
+    def sum_tensor(self, values: torch.Tensor) -> torch.Tensor:
+        """The sum over the processes of a tensor without gradient."""
+        if self.size == 1:
+            return values
+        total = values.clone()
+        distributed.all_reduce(total)
+        return total
+
     def any(self, flag: bool) -> bool:
         """Whether it is true in any process."""
         return self.sums([float(flag)])[0] > 0

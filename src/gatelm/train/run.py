@@ -96,6 +96,7 @@ class Run:
                 grad_norm=outcome.grad_norm,
                 tokens_per_second=state.throughput.lap(),
                 seconds=state.throughput.training_seconds,
+                **(outcome.routing or {}),
             )
         self._show("train")
 

@@ -6,16 +6,19 @@ import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from gatelm.data.batch import IGNORE, Batch
+from gatelm.nn.routing import Routing
 from gatelm.optim.build import frozen, set_lr
 from gatelm.train.config import TrainConfig
 from gatelm.train.loss import LanguageModel, sum_loss
 from gatelm.train.parallel import World
+from gatelm.train.routing import StepRouting, has_experts
 from gatelm.train.state import TrainState
 
 Status = Literal["updated", "skipped", "diverged"]
@@ -31,6 +34,8 @@ class StepOutcome:
     tokens: int
     spike: str | None = None
     """What spiked or was not finite, for the log."""
+    routing: dict[str, Any] | None = None
+    """What the routers did, for the log; None where no layer has experts."""
 
 
 def train_step(
@@ -45,12 +50,12 @@ def train_step(
     """Run `batch`, this process's rows of the step, and update the weights unless it must not.
 
     The loss is the sum over valid targets divided by their number over all microbatches and
-    processes. Nothing is updated when the loss or the gradient norm is not finite, and no group
-    before its `train_from_step`.
+    processes; what is minimised has the routers' losses on top. Nothing is updated when the loss
+    or the gradient norm is not finite, and no group before its `train_from_step`.
     """
     targets, tokens = world.sums([float((batch.targets != IGNORE).sum()), float(_tokens(batch))])
     with frozen(state.optimizer, state.step):
-        loss, norm = _accumulate(state, batch, max(targets, 1.0), cfg, world)
+        loss, norm, routing = _accumulate(state, batch, max(targets, 1.0), cfg, world)
     status, spike = judge(state, loss, norm, cfg)
     if status == "updated":
         if grad_clip is not None:
@@ -62,7 +67,7 @@ def train_step(
         state.step += 1
         state.tokens += int(tokens)
         state.throughput.add_tokens(int(tokens))
-    return StepOutcome(status, loss, norm, int(tokens), spike)
+    return StepOutcome(status, loss, norm, int(tokens), spike, routing)
 
 
 def judge(
@@ -95,18 +100,31 @@ def autocast(cfg: TrainConfig, device: torch.device) -> AbstractContextManager[o
 
 def _accumulate(
     state: TrainState, batch: Batch, targets: float, cfg: TrainConfig, world: World
-) -> tuple[float, float]:
-    """Gradients of the mean loss, summed over processes; the mean loss and the gradient norm."""
+) -> tuple[float, float, dict[str, Any] | None]:
+    """Gradients of the mean loss, summed over processes.
+
+    Returns:
+        The mean loss, the gradient norm, and what the routers did.
+    """
     model: LanguageModel = state.model  # pyright: ignore[reportAssignmentType]
+    precision = partial(autocast, cfg, world.device)
+    routers = StepRouting(cfg.router, world) if has_experts(state.model) else None
+    parts = list(micro_batches(batch, cfg.micro_batch_size))
+    if routers is not None and len(parts) > 1:
+        routers.count(model, parts, precision)
     total = torch.zeros((), device=world.device)
-    for micro in micro_batches(batch, cfg.micro_batch_size):
-        with autocast(cfg, world.device):
-            loss = sum_loss(model, micro.to(world.device)) / targets
-        loss.backward()
+    for micro in parts:
+        routing = None if routers is None else Routing()
+        with precision():
+            loss = sum_loss(model, micro.to(world.device), routing=routing) / targets
         total += loss.detach()
+        if routers is not None and routing is not None:
+            loss = loss + routers.loss(routing)
+        loss.backward()
     world.sum_gradients(state.model.parameters())
     norm = gradient_norm(state.model)
-    return world.sums([float(total)])[0], float(norm)
+    record = None if routers is None else routers.record()
+    return world.sums([float(total)])[0], float(norm), record
 
 
 def gradient_norm(model: nn.Module) -> Tensor:
