@@ -135,6 +135,7 @@ class AttentionConfig(Config):
             )
         if self.rope is not None:
             self.rope.check(self.width(hidden_dim), where)
+            self._check_moving(where)
         if self.projection is not None:
             self._check_latent(hidden_dim, where)
         self._check_pattern(where)
@@ -152,6 +153,17 @@ class AttentionConfig(Config):
                 f"{where}.sparsity: goes without window_tokens; its near keys are "
                 "sparsity.local_blocks"
             )
+
+    def _check_moving(self, where: str) -> None:
+        if self.rope is None or not self.rope.moves_with_length:
+            return
+        kind = None if self.rope.scaling is None else self.rope.scaling.kind
+        for name, value in (("window_tokens", self.window_tokens), ("projection", self.projection)):
+            if value is not None:
+                raise ConfigError(
+                    f"{where}.rope.scaling: {kind} turns cached keys anew, which {name} has no "
+                    "place for; use yarn, or leave one of them out"
+                )
 
     def _check_latent(self, hidden_dim: int, where: str) -> None:
         if self.kv_heads != self.num_heads:
@@ -179,6 +191,11 @@ class AttentionConfig(Config):
             raise ConfigError(
                 f"{where}.inputs: lse is not returned by mixer.backend {self.backend!r}; "
                 f"use {' or '.join(able)}"
+            )
+        if gate.site == "k_rot" and self.rope is not None and self.rope.moves_with_length:
+            raise ConfigError(
+                f"{where}.site: k_rot comes after the rotation, which mixer.rope.scaling makes "
+                "anew for cached keys; use site k, or a scaling such as yarn"
             )
         scales = gate.granularity == "head" and gate.operation == "mul"
         if scales and gate.site in ("q", "k") and self.qk_norm is not None:
@@ -233,14 +250,17 @@ class Attention(nn.Module):
         k = self.gates("k", k, sources)
         v = self.gates("v", v, sources)
         q, k = self.q_norm(q), self.k_norm(k)
-        if self.cfg.rope is not None:
-            cos, sin = context.rotation(self.cfg.rope, q.shape[-1])
-            q = rotate(q, cos, sin, self.cfg.rope.pairs)
-            k = rotate(k, cos, sin, self.cfg.rope.pairs)
+        rope, width = self.cfg.rope, q.shape[-1]
+        if rope is not None:
+            cos, sin = context.rotation(rope, width)
+            q = rotate(q, cos, sin, rope.pairs)
+            k = k if context.turns_late(rope) else rotate(k, cos, sin, rope.pairs)
         q = self.gates("q_rot", q, sources)
         k = self.gates("k_rot", k, sources)
         slot = context.slot(self.layer_index, self.pattern)
         k, v = self.qkv.extend(slot, k, v, latent)
+        if rope is not None and context.turns_late(rope):
+            k = rotate(k, *context.key_rotation(rope, width), rope.pairs)
         y, sources.lse = self.backend(
             q,
             k,

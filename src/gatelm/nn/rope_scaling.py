@@ -184,7 +184,7 @@ class YarnScaling(_FromLength):
         first, last = pair(self.beta_fast), pair(self.beta_slow)
         if self.bounds == "whole":
             first, last = math.floor(first), math.ceil(last)
-        first, last = max(first, 0), min(last, rotary_dim - 1)
+        first, last = max(float(first), 0.0), min(float(last), rotary_dim - 1.0)
         return first, last if last != first else last + 0.001
 
 

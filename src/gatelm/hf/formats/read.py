@@ -11,13 +11,13 @@ from transformers.utils import logging
 
 from gatelm.config import ConfigError
 from gatelm.hf.formats.layers import NATIVE_GATES, compress
+from gatelm.hf.formats.rope import ORIGINAL, one_spelling, read_rope
 from gatelm.hf.formats.rules import FORMATS, Format
 from gatelm.nn.attention import AttentionConfig
 from gatelm.nn.block import LayerConfig
 from gatelm.nn.ffn import SwiGLUConfig
 from gatelm.nn.model import InitConfig, ModelConfig
 from gatelm.nn.norm import NormConfig
-from gatelm.nn.rope import RopeConfig
 
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu": "gelu", "relu": "relu", "relu2": "relu2"}
 """Their `hidden_act` in our terms."""
@@ -105,7 +105,7 @@ def read_config(tree: Mapping[str, Any], fmt: Format, where: str) -> ModelConfig
         ConfigError: for a key that is not known, and for what this package cannot express.
     """
     text = dict(tree.get("text_config") or {}) if fmt.name == "step3p7" else dict(tree)
-    known = {*_SIZES.split(), *_INERT.split(), *_KEYS[fmt.name].split()}
+    known = {*_SIZES.split(), *_INERT.split(), *_KEYS[fmt.name].split(), ORIGINAL}
     if "quantization_config" in tree:
         raise ConfigError(f"{where}: the weights are quantised; convert the unquantised model")
     if unknown := sorted(key for key in set(text) - known if not key.startswith("_")):
@@ -115,7 +115,7 @@ def read_config(tree: Mapping[str, Any], fmt: Format, where: str) -> ModelConfig
     for key, values in _ONLY.items():
         if text.get(key, values[0]) not in values:
             raise ConfigError(f"{where}: {key} {json.dumps(text[key])} cannot be expressed")
-    filled = _filled(text, fmt, where)
+    filled = _filled(one_spelling(text, where), fmt, where)
     layers = [_layer(filled, fmt, index, where) for index in range(filled.num_hidden_layers)]
     _READERS.get(fmt.name, _nothing)(filled, where)
     layer, overrides = compress(layers)
@@ -176,7 +176,7 @@ def _layer(c: Any, fmt: Format, index: int, where: str) -> LayerConfig:
         num_kv_heads=c.num_key_value_heads,
         head_dim=head_dim,
         qk_norm=_norm(c, fmt) if fmt.qk_norm == "required" else None,
-        rope=_rope(c, kind, fmt, where) if turns else None,
+        rope=read_rope(c, kind, head_dim, fmt, where) if turns else None,
         window_tokens=window,
         bias="qkv" if fmt.name == "qwen2" else bias,
         dropout=c.attention_dropout or 0.0,
@@ -216,32 +216,6 @@ def _gate_form(c: Any, fmt: Format) -> str:
     if fmt.name == "lfm3":
         return "head" if c.use_attention_gate else "none"
     return fmt.gates[0]
-
-
-def _rope(c: Any, layer_type: str, fmt: Format, where: str) -> RopeConfig:
-    found: dict[str, Any] = dict(c.rope_parameters or {})
-    if isinstance(found.get(layer_type), dict):
-        found = dict(found[layer_type])
-    for inert in ("mrope_section", "mrope_interleaved"):
-        # with text alone, all its position axes are equal
-        found.pop(inert, None)
-    base, factor = found.pop("rope_theta"), found.pop("partial_rotary_factor", 1.0)
-    kind = found.pop("rope_type", "default")
-    found.pop("type", None)
-    if kind == "proportional" and found.pop("factor", 1.0) == 1.0 and not found:
-        # frequencies base^(-2i/head_dim) for the first pairs: those of another base over fewer
-        return RopeConfig(base=base**factor, partial_factor=factor)
-    if kind != "default" or found:
-        extra = f" with {', '.join(sorted(found))}" if found else ""
-        raise ConfigError(
-            f"{where}: rope_parameters: rope_type {kind!r}{extra} cannot be expressed yet; only "
-            "unscaled rotary positions can"
-        )
-    if factor != 1.0 and not fmt.partial_rotary:
-        raise ConfigError(
-            f"{where}: partial_rotary_factor {factor:g}: {fmt.label} ignores it, so it is a mistake"
-        )
-    return RopeConfig(base=base, partial_factor=factor)
 
 
 def is_sparse(c: Any, index: int) -> bool:

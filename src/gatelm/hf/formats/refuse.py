@@ -100,7 +100,9 @@ def _mixers(cfg: ModelConfig, layers: tuple[LayerConfig, ...], fmt: Format) -> I
         if not turns and mixer.rope is not None:
             yield "rotary positions in layers without a window, where the format has none"
     ropes = [m.rope for m in mixers if m.rope is not None]
-    yield from _one(((r.base, r.partial_factor) for r in ropes), "rotary bases (mixer.rope)")
+    yield from _one(
+        ((r.base, r.partial_factor, r.scaling) for r in ropes), "rotary positions (mixer.rope)"
+    )
     if any(r.partial_factor != 1.0 for r in ropes) and not fmt.partial_rotary:
         yield "partial rotary positions (mixer.rope.partial_factor), the format turns all channels"
 

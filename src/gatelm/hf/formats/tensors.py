@@ -9,11 +9,13 @@ from dataclasses import dataclass, field
 import torch
 
 from gatelm.config import ConfigError
-from gatelm.hf.layouts import PackedShape, pack, unpack
+from gatelm.hf.formats.hybrid import DeltaPacking, delta_pieces, moe_pieces, split_experts
+from gatelm.hf.formats.pieces import Packed, Piece, Same, State
+from gatelm.hf.layouts import PackedShape
+from gatelm.nn.ffn import MoEConfig
+from gatelm.nn.mixers.delta import GatedDeltaConfig
 from gatelm.nn.model import Decoder, ModelConfig
 from gatelm.nn.shapes import Tensor
-
-State = dict[str, Tensor]
 
 GATE = "attn.gates.sdpa.proj.x"
 """The module, below a block, of the gate that formats know."""
@@ -90,42 +92,6 @@ ONE_EXPERT = {
 """A dense feed-forward network as the one expert of a mixture."""
 
 
-@dataclass(frozen=True)
-class Same:
-    """One tensor under two names."""
-
-    ours: str
-    theirs: str
-    shape: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Packed:
-    """Their one matrix of our query and gate projections."""
-
-    query: str
-    gate: str
-    theirs: str
-    layout: str
-    packed: PackedShape
-    shape: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Inert:
-    """A tensor of theirs that does not change the function: written as zeros.
-
-    silent: the reason it may hold anything when read; None: it must be zeros then, too.
-    """
-
-    theirs: str
-    shape: tuple[int, ...]
-    silent: str | None = None
-
-
-Piece = Same | Packed | Inert
-
-
 def shapes(cfg: ModelConfig) -> dict[str, tuple[int, ...]]:
     """The shape of every tensor of the model, by name; nothing is allocated."""
     with torch.device("meta"):
@@ -137,17 +103,28 @@ def pieces(
     names: Names,
     *,
     layout: str | None = None,
+    delta: DeltaPacking | None = None,
     renamed: Callable[[int], Mapping[str, str]] = lambda index: {},
 ) -> list[Piece]:
     """The map of a whole model.
 
-    layout: how q_proj packs the gate; None: the gate is a matrix of its own. renamed: modules of
-    one layer that have other names there.
+    layout: how q_proj packs the gate; None: the gate is a matrix of its own. delta: how the
+    projections of Gated DeltaNet are packed. renamed: modules of one layer that have other names
+    there.
     """
     ours = shapes(cfg)
     layers = cfg.layers()
     out: list[Piece] = []
+    for index, layer in enumerate(layers):
+        if isinstance(layer.mixer, GatedDeltaConfig):
+            assert delta is not None
+            out += delta_pieces(layer.mixer, cfg.hidden_dim, index, delta)
+        if isinstance(layer.ffn, MoEConfig):
+            out += moe_pieces(layer.ffn, cfg.hidden_dim, index)
+    done = {name for piece in out for name in piece.names}
     for name, shape in ours.items():
+        if name in done:
+            continue
         module, _, kind = name.rpartition(".")
         match = re.fullmatch(r"layers\.(\d+)\.(.+)", module)
         if match is None:
@@ -184,8 +161,8 @@ def to_ours(
     Raises:
         ConfigError: for a tensor that is missing, unknown or of another shape, by its name.
     """
-    plan = list(plan)
-    expected = {piece.theirs: piece.shape for piece in plan}
+    plan, tensors = list(plan), split_experts(tensors)
+    expected = {name: shape for piece in plan for name, shape in piece.shapes.items()}
     left_out = [n for n in tensors if n not in expected and _any(ignored, n)]
     unknown = sorted(set(tensors) - set(expected) - set(left_out))
     missing = sorted(set(expected) - set(tensors))
@@ -198,17 +175,7 @@ def to_ours(
             raise ConfigError(f"{where}: {name}: is {list(found)}, but config.json makes {shape}")
     state: State = {}
     for piece in plan:
-        tensor = tensors[piece.theirs]
-        if isinstance(piece, Same):
-            state[piece.ours] = tensor
-        elif isinstance(piece, Packed):
-            query, gate = unpack(piece.layout, piece.packed, tensor)
-            state[piece.query], state[piece.gate] = query, gate
-        elif piece.silent is None and bool(tensor.any()):
-            raise ConfigError(
-                f"{where}: {piece.theirs}: is not zero, so it does something that cannot be "
-                "expressed here"
-            )
+        state |= piece.read(tensors, where)
     return state, left_out
 
 
@@ -216,14 +183,7 @@ def to_theirs(state: Mapping[str, Tensor], plan: Iterable[Piece]) -> State:
     """Their tensors of our state dict."""
     out: State = {}
     for piece in plan:
-        if isinstance(piece, Same):
-            out[piece.theirs] = state[piece.ours]
-        elif isinstance(piece, Packed):
-            query, gate = state[piece.query], state[piece.gate]
-            out[piece.theirs] = pack(piece.layout, piece.packed, query, gate)
-        else:
-            like = state["embedding.weight"]
-            out[piece.theirs] = torch.zeros(piece.shape, dtype=like.dtype)
+        out |= piece.write(state)
     return out
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from gatelm.hf.formats.pieces import Inert, Piece
 from gatelm.hf.formats.read import ACTIVATIONS, PAPER_KEYS, is_sparse
+from gatelm.hf.formats.rope import write_rope
 from gatelm.hf.formats.rules import Format
-from gatelm.hf.formats.tensors import ONE_EXPERT, Inert, Piece, pieces
+from gatelm.hf.formats.tensors import ONE_EXPERT, pieces
 from gatelm.nn.block import LayerConfig
 from gatelm.nn.model import ModelConfig
+from gatelm.nn.rope import RopeConfig
 
 SHARED_EXPERT = 64
 """Width of the shared expert of zeros: engines expect one, and divide it among devices."""
@@ -76,19 +79,12 @@ def format_pieces(cfg: ModelConfig, fmt: Format, filled: Any, layout: str | None
 
 
 def _rope(cfg: ModelConfig, fmt: Format) -> dict[str, Any]:
-    turning = [layer.attention.rope for layer in cfg.layers() if layer.attention.rope is not None]
-    base = turning[0].base if turning else 10_000.0
-    parameters: dict[str, Any] = {"rope_theta": base, "rope_type": "default"}
-    if fmt.name == "lfm3":
-        kinds = ("full_attention", "sliding_attention")
-        return {"rope_parameters": dict.fromkeys(kinds, parameters)}
-    tree: dict[str, Any] = {"rope_parameters": parameters, "rope_theta": base}
-    if fmt.partial_rotary:
-        # readers differ in where they look, and one that finds nothing assumes a quarter
-        factor = turning[0].partial_factor if turning else 1.0
-        parameters = {"partial_rotary_factor": factor, **parameters}
-        tree |= {"rope_parameters": parameters, "partial_rotary_factor": factor}
-    return tree
+    layers = [layer.attention for layer in cfg.layers() if layer.attention.rope is not None]
+    if not layers:
+        return write_rope(RopeConfig(), 2, fmt)
+    mixer = layers[0]
+    assert mixer.rope is not None
+    return write_rope(mixer.rope, mixer.width(cfg.hidden_dim), fmt)
 
 
 def _windows(cfg: ModelConfig) -> dict[str, Any]:
