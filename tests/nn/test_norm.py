@@ -52,3 +52,41 @@ def test_zeros_stay_finite() -> None:
     module(x).sum().backward()
     assert x.grad is not None
     assert x.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("kind", ["rmsnorm", "layernorm"])
+def test_gate_and_factor_before_the_norm_by_their_formulas(kind: str) -> None:
+    module = norm(6, kind=kind, gate={"rank": 3}, pre_affine="vector").double()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    x = torch.randn(4, 6, dtype=torch.float64, requires_grad=True)
+    named = dict(module.named_parameters())
+    scaled = x * named["pre"]
+    if kind == "layernorm":
+        scaled = scaled - scaled.mean(dim=-1, keepdim=True)
+    y = scaled / (scaled.square().mean(dim=-1, keepdim=True) + 1e-6).sqrt() * named["weight"]
+    inner = y @ named["gate.down.weight"].T
+    inner = inner / (1 + torch.exp(-inner))
+    naive = y / (1 + torch.exp(-inner @ named["gate.up.weight"].T))
+    ours = module(x)
+    leaves = [x, *named.values()]
+    torch.testing.assert_close(ours, naive, atol=1e-12, rtol=1e-12)
+    for a, b in zip(
+        torch.autograd.grad(ours.square().sum(), leaves),
+        torch.autograd.grad(naive.square().sum(), leaves),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b, atol=1e-11, rtol=1e-11)
+
+
+def test_optional_parts_leave_the_norm_as_it_was_and_its_hash() -> None:
+    plain, more = norm(5), norm(5, pre_affine="vector")
+    more.reset_parameters()
+    plain.reset_parameters()
+    x = torch.randn(3, 5)
+    torch.testing.assert_close(plain(x), more(x))
+    assert NormConfig().content_hash() == NormConfig.parse({"gate": None}).content_hash()
+    assert NormConfig().content_hash() != more.cfg.content_hash()
+    assert NormConfig.parse({"gate": {"rank": 2}, "pre_affine": "vector"}).num_weights(10) == 60

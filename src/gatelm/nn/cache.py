@@ -8,6 +8,7 @@ import torch
 
 from gatelm.nn.masks import AttentionMask
 from gatelm.nn.pattern import Pattern
+from gatelm.nn.ring import Ring, extend_ring
 from gatelm.nn.shapes import Float, Int, Tensor
 
 
@@ -20,6 +21,8 @@ class KVCache:
     def __init__(self) -> None:
         self.keys: dict[int, Float[Tensor, "B S K H"]] = {}
         self.values: dict[int, Float[Tensor, "B S K H"]] = {}
+        self.rings: dict[int, Ring] = {}
+        """Those of layers with a window."""
         self.states: dict[int, tuple[Tensor, ...]] = {}
         """What a recurrent layer carries on, rows first; keys and values are not among it."""
         self.documents: Int[Tensor, "B S"] | None = None
@@ -54,7 +57,13 @@ class KVCache:
         mask: AttentionMask,
         pattern: Pattern,
     ) -> tuple[Float[Tensor, "B S K H"], Float[Tensor, "B S K V"], AttentionMask]:
-        """Add one layer's new keys and values; returns all of them, and the mask of these."""
+        """Add one layer's new keys and values; returns all that are kept, and the mask of these.
+
+        Of a layer with a window nothing is kept that no later query can see.
+        """
+        if pattern.window_tokens is not None:
+            k, v, mask, self.rings[layer] = extend_ring(self.rings.get(layer), k, v, mask, pattern)
+            return k, v, mask
         if layer in self.keys:
             k = torch.cat((self.keys[layer], k), dim=1)
             v = torch.cat((self.values[layer], v), dim=1)

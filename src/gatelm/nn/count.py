@@ -74,14 +74,16 @@ def flops_per_token(cfg: ModelConfig, seq_len: int, *, training: bool = True) ->
     """Matrix-product FLOPs per token at `seq_len`; training = 3 x forward.
 
     Attention counts the whole T x T square, as kernels' counters do: no discount for causality or
-    windows. Norms, activations and the gate's own product are not counted.
+    windows. Norms (but for their gates' matrices), activations and the gate's own product are not
+    counted.
     """
     dim = cfg.hidden_dim
-    forward = 2 * _vocab(cfg) * dim
+    forward = 2 * _vocab(cfg) * dim + 2 * cfg.final_norm.matrix_entries(dim)
     for layer in cfg.layers():
         part = layer.mixer.part(dim) + layer.ffn.part(dim) + _gates(layer, dim)
         forward += 2 * (part.matrix - part.idle)
         forward += layer.mixer.mixing_flops_per_token(dim, seq_len)
+        forward += 2 * _norm_matrices(layer, dim)
     return 3 * forward if training else forward
 
 
@@ -141,14 +143,27 @@ def _vocab(cfg: ModelConfig) -> int:
 
 
 def _norms(layer: LayerConfig, dim: int) -> int:
-    sublayers = 1 if isinstance(layer.ffn, NoFFNConfig) else 2
-    per_sublayer = 2 if layer.norm_placement == "sandwich" else 1
     at_sites = sum(
         m.norm.num_weights(layer.site_shape(m.site, dim).head_dim)
         for m in layer.gates
         if isinstance(m, SiteNormConfig)
     )
-    return sublayers * per_sublayer * layer.norm.num_weights(dim) + at_sites
+    return _block_norms(layer) * layer.norm.num_weights(dim) + at_sites
+
+
+def _block_norms(layer: LayerConfig) -> int:
+    sublayers = 1 if isinstance(layer.ffn, NoFFNConfig) else 2
+    return sublayers * (2 if layer.norm_placement == "sandwich" else 1)
+
+
+def _norm_matrices(layer: LayerConfig, dim: int) -> int:
+    """Entries of norms' gates, as often as a token passes them."""
+    total = _block_norms(layer) * layer.norm.matrix_entries(dim)
+    for modifier in layer.gates:
+        if isinstance(modifier, SiteNormConfig):
+            shape = layer.site_shape(modifier.site, dim)
+            total += shape.num_heads * modifier.norm.matrix_entries(shape.head_dim)
+    return total
 
 
 def _gates(layer: LayerConfig, dim: int) -> Part:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 
 from gatelm.nn.pattern import Pattern
@@ -28,8 +26,9 @@ def positions_in_documents(documents: Int[Tensor, "B S"]) -> Int[Tensor, "B S"]:
 class AttentionMask:
     """The mask of one forward, rendered on demand per pattern and remembered.
 
-    Queries are the last T of a row's tokens. Keys are all of them, S, or those at `key_index`, -1
-    for none. Query i sees key j when both carry the same document id and the pattern allows it.
+    Queries are the last T of a row's tokens. Keys are all of them, S, or those that a cache kept:
+    see `last` and `at`. Query i sees key j when both carry the same document id and the pattern
+    allows it.
     """
 
     def __init__(
@@ -38,12 +37,11 @@ class AttentionMask:
         num_keys: int,
         documents: Int[Tensor, "B S"] | None = None,
         device: torch.device | None = None,
-        key_index: Int[Tensor, "b L"] | None = None,
     ):
         assert num_keys >= num_queries
-        self.num_queries, self.num_tokens = num_queries, num_keys
-        self.num_keys = num_keys if key_index is None else key_index.shape[1]
-        self.documents, self.key_index = documents, key_index
+        self.num_queries, self.num_keys, self.num_tokens = num_queries, num_keys, num_keys
+        self.documents = documents
+        self.key_index: Int[Tensor, "b L"] | None = None
         self.device = device if documents is None else documents.device
         self._dense: dict[Pattern, Bool[Tensor, "b 1 T S"]] = {}
         self._biases: dict[Pattern, Float[Tensor, "b N T S"]] = {}
@@ -67,13 +65,13 @@ class AttentionMask:
         return (
             self.documents is None
             and pattern.alibi_slopes is None
-            and pattern.hides_nothing(self.num_tokens)
-            and (self.key_index is None or self.num_keys == self.num_tokens)
+            and pattern.hides_nothing(self.num_keys)
+            and self.key_index is None
         )
 
     def dense(self, pattern: Pattern) -> Bool[Tensor, "b 1 T S"]:
         """True where query i may attend to key j."""
-        key = pattern.within(self.num_tokens)
+        key = pattern if self.key_index is not None else pattern.within(self.num_keys)
         if key not in self._dense:
             places = self._pair(self.places) if key.needs_places else (None, None)
             allowed = key.sees(*self._pair(self._index()), *places)
@@ -105,13 +103,27 @@ class AttentionMask:
                 self._places = positions_in_documents(self.documents)
         return self._places
 
-    def kept(self, key: object, index: Callable[[], Int[Tensor, "b L"]]) -> AttentionMask:
-        """The same queries with the keys at `index()` only; remembered under `key`."""
+    def last(self, num_keys: int) -> AttentionMask:
+        """The same queries, with the last `num_keys` keys only."""
+        if num_keys == self.num_keys:
+            return self
+        if num_keys not in self._kept:
+            self._kept[num_keys] = self._copy()
+            self._kept[num_keys].num_keys = num_keys
+        return self._kept[num_keys]
+
+    def at(self, key: object, index: Int[Tensor, "b L"]) -> AttentionMask:
+        """The same queries, with the keys at `index` of the row, -1 for none.
+
+        Layers that name the same `key` share one mask: their index is the same.
+        """
         if key not in self._kept:
-            self._kept[key] = AttentionMask(
-                self.num_queries, self.num_tokens, self.documents, self.device, index()
-            )
+            self._kept[key] = self._copy()
+            self._kept[key].key_index, self._kept[key].num_keys = index, index.shape[1]
         return self._kept[key]
+
+    def _copy(self) -> AttentionMask:
+        return AttentionMask(self.num_queries, self.num_tokens, self.documents, self.device)
 
     def _index(self) -> Int[Tensor, "1 S"]:
         return torch.arange(self.num_tokens, device=self.device)[None]
@@ -120,7 +132,7 @@ class AttentionMask:
         """The queries' entries (b,T,1) and the keys' (b,1,S) of a row's."""
         queries = per_token[:, self.num_tokens - self.num_queries :, None]
         if self.key_index is None:
-            return queries, per_token[:, None, :]
+            return queries, per_token[:, None, self.num_tokens - self.num_keys :]
         index = self.key_index.clamp(min=0)
         rows = max(len(index), len(per_token))
         keys = per_token.expand(rows, -1).gather(1, index.expand(rows, -1))

@@ -5,11 +5,18 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import torch
+from pydantic import Field
 from torch import nn
 from torch.nn import functional as F
 
-from gatelm.config import Config
+from gatelm.config import Config, added_later
 from gatelm.nn.shapes import Float, Tensor
+
+
+class NormGateConfig(Config):
+    """GatedNorm (arXiv 2601.22966): y sigmoid(W_up silu(W_down y)) of the norm's output y."""
+
+    rank: int = Field(default=16, ge=1)
 
 
 class NormConfig(Config):
@@ -19,10 +26,20 @@ class NormConfig(Config):
     eps: float = 1e-6
     weight: Literal["plain", "zero_centred", "none"] = "plain"
     """plain: y*w, w starts at 1. zero_centred: y*(1+w), w starts at 0. none: no weight."""
+    gate: NormGateConfig | None = added_later(None)
+    """A low-rank gate on the norm's output, read from it."""
+    pre_affine: Literal["none", "vector"] = added_later("none")
+    """vector: a learned factor per channel before the norm, 1 at the start (PreAffine, arXiv
+    2601.22966): large channels need no weight elsewhere to move the norm."""
 
     def num_weights(self, dim: int) -> int:
-        """Parameters of the norm over `dim` channels."""
-        return 0 if self.weight == "none" else dim
+        """Parameters of the norm over `dim` channels, those of its gate among them."""
+        vectors = (self.weight != "none") + (self.pre_affine == "vector")
+        return vectors * dim + self.matrix_entries(dim)
+
+    def matrix_entries(self, dim: int) -> int:
+        """Those of them that cost two FLOPs a token."""
+        return 0 if self.gate is None else 2 * dim * self.gate.rank
 
 
 class Norm(nn.Module):
@@ -32,13 +49,22 @@ class Norm(nn.Module):
         super().__init__()
         self.cfg, self.dim = cfg, dim
         self.weight = None if cfg.weight == "none" else nn.Parameter(torch.empty(dim))
+        self.pre = nn.Parameter(torch.empty(dim)) if cfg.pre_affine == "vector" else None
+        self.gate = NormGate(cfg.gate, dim) if cfg.gate else None
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
+        """Set the vectors to the identity; a gate's matrices are set with the others."""
+        if self.pre is not None:
+            self.pre.fill_(1.0)
         if self.weight is not None:
             self.weight.fill_(0.0 if self.cfg.weight == "zero_centred" else 1.0)
 
     def forward(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
+        y = self._norm(x) if self.pre is None else self._norm(_widen(x) * self.pre).to(x.dtype)
+        return y if self.gate is None else self.gate(y)
+
+    def _norm(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
         weight = self.weight
         if weight is not None and self.cfg.weight == "zero_centred":
             weight = 1.0 + weight
@@ -49,6 +75,18 @@ class Norm(nn.Module):
         if x.device.type == "cpu" and weight is not None:
             return _CpuRMSNorm.apply(x, weight, self.cfg.eps)  # pyright: ignore[reportReturnType]
         return rms_norm(x, weight, self.cfg.eps)
+
+
+class NormGate(nn.Module):
+    """Scores in (0, 1) for every channel of a normed vector, from that vector."""
+
+    def __init__(self, cfg: NormGateConfig, dim: int):
+        super().__init__()
+        self.down = nn.Linear(dim, cfg.rank, bias=False)
+        self.up = nn.Linear(cfg.rank, dim, bias=False)
+
+    def forward(self, y: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
+        return y * self.up(F.silu(self.down(y))).sigmoid()
 
 
 def rms_norm(x: Float[Tensor, "*B D"], weight: Tensor | None, eps: float) -> Float[Tensor, "*B D"]:

@@ -1,4 +1,4 @@
-"""What the queries of one layer see beside order and documents, and what is added to their scores."""
+"""What the queries of one layer see, and what is added to their scores."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class BlockSparseConfig(Config):
 
     A document is cut into blocks from its first token on; a query sees a key when one of the three
     rules joins their blocks (the causal order holds beside them). Local and strided blocks are
-    those of arXiv 1904.10509, with blocks in place of tokens; global ones those of arXiv 2004.05150.
+    arXiv 1904.10509's, with blocks in place of tokens; global ones arXiv 2004.05150's.
     """
 
     block_tokens: int = Field(ge=1)
@@ -103,6 +103,7 @@ class Pattern:
                 near = near | (key_place < self.first_tokens)
             seen = seen & near
         if self.blocks is not None:
-            assert query_place is not None and key_place is not None
+            assert query_place is not None
+            assert key_place is not None
             seen = seen & self.blocks.joins(query_place, key_place)
         return seen
