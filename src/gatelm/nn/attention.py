@@ -138,6 +138,8 @@ class AttentionConfig(Config):
             self._check_moving(where)
         if self.projection is not None:
             self._check_latent(hidden_dim, where)
+        if self.qk_norm is not None and self.qk_norm.gate is not None:
+            raise ConfigError(f"{where}.qk_norm.gate: only norms of the residual have one; leave it")
         self._check_pattern(where)
         if self.dropout and not BACKENDS[self.backend].capabilities.dropout:
             raise ConfigError(f"{where}.dropout: the {self.backend} backend has none")
@@ -191,11 +193,6 @@ class AttentionConfig(Config):
             raise ConfigError(
                 f"{where}.inputs: lse is not returned by mixer.backend {self.backend!r}; "
                 f"use {' or '.join(able)}"
-            )
-        if gate.site == "k_rot" and self.rope is not None and self.rope.moves_with_length:
-            raise ConfigError(
-                f"{where}.site: k_rot comes after the rotation, which mixer.rope.scaling makes "
-                "anew for cached keys; use site k, or a scaling such as yarn"
             )
         scales = gate.granularity == "head" and gate.operation == "mul"
         if scales and gate.site in ("q", "k") and self.qk_norm is not None:

@@ -30,8 +30,18 @@ def _check_sites(layer: LayerConfig, hidden_dim: int, index: int) -> None:
         if modifier.site in seen:
             raise ConfigError(f"{where}.site: {modifier.site!r} already has a gate; one per site")
         seen.add(modifier.site)
+        _check_turned_late(layer, modifier.site, where)
         if isinstance(modifier, GateConfig):
             _check_gate(modifier, layer, layer.site_shape(modifier.site, hidden_dim), where)
+
+
+def _check_turned_late(layer: LayerConfig, site: str, where: str) -> None:
+    rope = getattr(layer.mixer, "rope", None)
+    if site == "k_rot" and rope is not None and rope.moves_with_length:
+        raise ConfigError(
+            f"{where}.site: k_rot comes after the rotation, which mixer.rope.scaling makes anew "
+            "for cached keys; use site k, or a scaling such as yarn"
+        )
 
 
 def _check_gate(gate: GateConfig, layer: LayerConfig, shape: SiteShape, where: str) -> None:

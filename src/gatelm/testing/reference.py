@@ -13,6 +13,7 @@ from gatelm.nn.block import LayerConfig
 from gatelm.nn.gate import ACTIVATIONS, GateConfig, SiteActivationConfig, SiteNormConfig
 from gatelm.nn.norm import NormConfig
 from gatelm.nn.shapes import Float, Int, Tensor
+from gatelm.testing.rope import reference_frequency
 
 Params = Mapping[str, Tensor]
 
@@ -136,15 +137,20 @@ def _rope(cfg: LayerConfig, x: Tensor, docs: list[int]) -> Tensor:
     rows = []
     for i in range(x.shape[0]):
         begins = max(j for j in range(i + 1) if j == 0 or docs[j] != docs[j - 1])
+        length = sum(1 for j in range(begins, len(docs)) if set(docs[begins : j + 1]) == {docs[i]})
         channels = list(x[i].unbind())
         for pair in range(turning // 2):
             a, b = (
                 (pair, pair + turning // 2) if rope.pairs == "halves" else (2 * pair, 2 * pair + 1)
             )
-            # the module computes angles in float32
-            exponent = torch.tensor(2 * pair, dtype=torch.float32) / turning
-            angle = torch.tensor(float(i - begins)) * rope.base**-exponent
-            cos, sin = torch.cos(angle), torch.sin(angle)
+            if rope.scaling is None:
+                # the module computes angles in float32
+                exponent = torch.tensor(2 * pair, dtype=torch.float32) / turning
+                frequency = rope.base**-exponent
+            else:
+                frequency = reference_frequency(rope, pair, turning, length)
+            angle = torch.tensor(float(i - begins)) * frequency
+            cos, sin = rope.amplitude * torch.cos(angle), rope.amplitude * torch.sin(angle)
             channels[a], channels[b] = (
                 x[i, a] * cos - x[i, b] * sin,
                 x[i, b] * cos + x[i, a] * sin,
