@@ -23,7 +23,7 @@ MAY_IMPORT = {
     "data": {"config"},
     "optim": {"config"},
     "train": {"config", "nn", "presets", "data", "optim", "analysis"},
-    "hf": {"config", "nn", "analysis", "testing", "data", "train"},
+    "hf": {"config", "nn", "analysis", "context", "testing", "data", "train"},
     "eval": {"config", "nn", "analysis", "data"},
     "study": {"config", "nn", "presets", "data", "optim", "analysis", "train"},
     "report": {"config", "nn", "presets", "analysis", "study"},

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from gatelm import __version__
-from gatelm.cli import analyze, config, convert, data, generate, info, study, train
+from gatelm.cli import analyze, config, convert, data, extend, generate, info, study, train
 from gatelm.cli import eval as evaluation
 
 app = typer.Typer(
@@ -44,6 +44,7 @@ def _root(
 app.command()(train.train)
 app.command()(analyze.analyze)
 app.command()(convert.convert)
+app.command()(extend.extend)
 app.command()(generate.generate)
 app.command("eval")(evaluation.evaluate)
 app.add_typer(study.app, name="study")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 from gatelm.nn.count import count
@@ -60,6 +61,8 @@ def card(
     steps: list[str],
     verified: str,
     figures: dict[str, float],
+    title: str = "Language model converted with gatelm",
+    facts: Mapping[str, str] | None = None,
 ) -> str:
     """The text of README.md, with the hub's metadata block."""
     counted = count(cfg)
@@ -68,6 +71,7 @@ def card(
         "Parameters": f"{counted.total:,}, {counted.gate:,} of them in gates",
         "Converted from": source,
         "Format": target,
+        **(facts or {}),
         "Verified": verified,
     }
     table = "\n".join(f"| {name} | {text} |" for name, text in rows.items())
@@ -80,7 +84,7 @@ pipeline_tag: text-generation
 tags: [gated-attention]
 ---
 
-# Language model converted with gatelm
+# {title}
 
 | | |
 |---|---|

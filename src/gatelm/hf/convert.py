@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ from gatelm.config import ConfigError
 from gatelm.config.base import nearest
 from gatelm.hf import card, checkpoint, verify
 from gatelm.hf.formats.fold import RefusedError, fold
+from gatelm.hf.formats.pieces import State
 from gatelm.hf.formats.rules import FORMATS, Format
-from gatelm.hf.formats.tensors import State, to_theirs
+from gatelm.hf.formats.tensors import to_theirs
 from gatelm.hf.formats.write import format_pieces
 from gatelm.hf.planner import GATELM, targets_that_do
 from gatelm.hf.upcycle import add_gate
@@ -93,7 +95,7 @@ def convert(
     """
     folder = Path(target).expanduser()
     _check_options(options)
-    _check_target(folder, Path(source).expanduser())
+    check_target(folder, Path(source).expanduser())
     report("reading")
     model = checkpoint.read_source(source, layout=options.layout)
     steps = list(model.notes)
@@ -106,27 +108,33 @@ def convert(
         steps.append(f"weights rounded from {model.dtype} to {options.dtype}")
     dtype = options.dtype or model.dtype
     carried = _carried(model, options, steps)
-    unfinished = folder.with_name(f".{folder.name}.unfinished-{os.getpid()}")
-    try:
-        with writing(folder):
-            unfinished.mkdir(parents=True)
-            report("writing")
-            if options.to == GATELM:
-                write_json(unfinished / "config.json", _own_config(cfg, carried, dtype))
-                write_weights(unfinished, state, shard_bytes)
-                written = cfg
-            else:
-                fmt = FORMATS[options.to]
-                written = _write_format(
-                    unfinished, cfg, state, fmt, carried, dtype, steps, shard_bytes
-                )
-            _copy_files(model, unfinished)
+    with new_folder(folder) as unfinished:
+        report("writing")
+        written = write_model(
+            unfinished, model, (cfg, state), options.to, carried, dtype, steps, shard_bytes
+        )
         result = Result(folder, model.family, options.to, steps)
         if options.verify:
             report("verifying: running source and result on real text")
             result.comparison = _verify(model, unfinished, options)
         with writing(folder):
             _write_papers(unfinished, model, written, cfg, result, carried)
+    return result
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A folder to fill, which becomes `folder` when all went well; else nothing is left.
+
+    Raises:
+        WriteError: when it cannot be made or renamed.
+    """
+    unfinished = folder.with_name(f".{folder.name}.unfinished-{os.getpid()}")
+    try:
+        with writing(folder):
+            unfinished.mkdir(parents=True)
+        yield unfinished
+        with writing(folder):
             for path in unfinished.iterdir():
                 sync(path)
             if folder.is_dir():
@@ -135,7 +143,38 @@ def convert(
             sync(folder.parent)
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
-    return result
+
+
+def write_model(
+    folder: Path,
+    model: checkpoint.Source,
+    weights: tuple[ModelConfig, State],
+    to: str,
+    carried: Mapping[str, Any],
+    dtype: str,
+    steps: list[str],
+    shard_bytes: int = SHARD_BYTES,
+) -> ModelConfig:
+    """Config, weights and the source's tokenizer in a format of `TARGETS`.
+
+    weights: what is written, in the terms of this package. Returns the config in the format's
+    native form; what was done to get there is added to `steps`.
+
+    Raises:
+        ConfigError: for a model that the format cannot express.
+        WriteError: when the folder cannot be written.
+    """
+    cfg, state = weights
+    with writing(folder):
+        if to == GATELM:
+            write_json(folder / "config.json", _own_config(cfg, carried, dtype))
+            write_weights(folder, state, shard_bytes)
+            written = cfg
+        else:
+            fmt = FORMATS[to]
+            written = _write_format(folder, cfg, state, fmt, carried, dtype, steps, shard_bytes)
+        _copy_files(model, folder)
+    return written
 
 
 def _check_options(options: Options) -> None:
@@ -145,7 +184,8 @@ def _check_options(options: Options) -> None:
         raise ConfigError(f"--dtype {options.dtype!r}: {nearest(options.dtype, DTYPES)}")
 
 
-def _check_target(folder: Path, source: Path) -> None:
+def check_target(folder: Path, source: Path) -> None:
+    """Raises ConfigError when `folder` cannot be a new folder beside `source`."""
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder}: is a file; name a folder to write")
     if folder.is_dir() and any(folder.iterdir()):

@@ -1,0 +1,168 @@
+"""`gatelm extend`: a model for longer texts."""
+
+from __future__ import annotations
+
+import json as json_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from gatelm.hf.extend import Extended
+
+
+def extend(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL",
+            help="A gatelm run or model folder, a Hugging Face folder, a GGUF file, or an "
+            "installed package that carries one.",
+        ),
+    ],
+    target: Annotated[
+        Path, typer.Argument(metavar="DST", help="The folder to write; must not exist.")
+    ],
+    to: Annotated[str, typer.Option(help="The new length in tokens; 32k is 32,768.")],
+    method: Annotated[
+        str,
+        typer.Option(
+            help="none, linear (position interpolation), ntk, dynamic_ntk, yarn, yarn_rotations "
+            "(the paper's ramp), longrope or llama3."
+        ),
+    ] = "yarn",
+    base: Annotated[
+        float | None, typer.Option(help="A new base, put in before the scaling, e.g. 1e6.")
+    ] = None,
+    original: Annotated[
+        str | None,
+        typer.Option(help="The length of training [default: what the model states]."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="A setting of the method, e.g. beta_fast=64."
+        ),
+    ] = None,
+    replace_scaling: Annotated[
+        bool,
+        typer.Option("--replace-scaling", help="Put the method in place of another one's scaling."),
+    ] = False,
+    train_tokens: Annotated[
+        str | None, typer.Option(help="Go on training for so many tokens, e.g. 10M.")
+    ] = None,
+    train_length: Annotated[
+        str | None,
+        typer.Option(
+            help="Rows of so many tokens [default: the new length, scaling in place]. Shorter: "
+            "trained after --base and before the scaling."
+        ),
+    ] = None,
+    data: Annotated[str, typer.Option(help="The text to train on: a corpus or a path.")] = "sotu",
+    batch_size: Annotated[int, typer.Option(min=1, help="Rows in a step of training.")] = 1,
+    lr: Annotated[float, typer.Option(help="Peak learning rate of the training.")] = 1e-4,
+    device: Annotated[str, typer.Option(help="Of the training: auto, cpu, cuda, ...")] = "auto",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print JSON; progress goes to stderr.")
+    ] = False,
+) -> None:
+    """Write a model for longer texts, in the format of the one it comes from.
+
+    Without --train-tokens nothing is trained: positions are scaled, and `gatelm eval --by-position`
+    says what that costs. A Hugging Face folder gets the config that transformers reads.
+    """
+    from rich.console import Console
+
+    from gatelm.config import ConfigError
+    from gatelm.context.extend import Request
+    from gatelm.hf.extend import Training, extend_model
+    from gatelm.train.progress import ProgressDisplay
+    from gatelm.train.stop import StopSignals
+
+    if train_tokens is None and train_length is not None:
+        raise ConfigError("--train-length: says nothing without --train-tokens")
+    request = Request(
+        to_tokens=_tokens(to, "--to"),
+        method=method,
+        base=base,
+        original_tokens=None if original is None else _tokens(original, "--original"),
+        settings=_settings(settings or []),
+        existing="replace" if replace_scaling else "refuse",
+    )
+    training = None
+    if train_tokens is not None:
+        training = Training(
+            tokens=_tokens(train_tokens, "--train-tokens"),
+            length_tokens=None if train_length is None else _tokens(train_length, "--train-length"),
+            source=data,
+            batch_size=batch_size,
+            lr=lr,
+            device=device,
+        )
+
+    def say(text: str) -> None:
+        typer.echo(f"{text} ...", err=True)
+
+    if training is None:
+        result = extend_model(source, target, request, report=say)
+    else:
+        console = Console(stderr=True)
+        with ProgressDisplay(console, target.name) as display, StopSignals() as stop:
+            result = extend_model(
+                source,
+                target,
+                request,
+                training,
+                report=say,
+                progress=display.report,
+                should_stop=stop.requested,
+            )
+    if result is None:
+        typer.echo("stopped, saved; the same command goes on from there")
+        return
+    typer.echo(json_module.dumps(result.as_dict(), indent=1) if as_json else _shown(result))
+
+
+def _shown(result: Extended) -> str:
+    changes = result.extension.changes
+    names, befores = ("", *(w for w, _, _ in changes)), ("before", *(b for _, b, _ in changes))
+    afters = ("after", *(a for _, _, a in changes))
+    wide = [max(map(len, column)) for column in (names, befores)]
+    lines = [
+        f"  {what:<{wide[0]}}  {b:<{wide[1]}}  {a}{'  *' if a != b and what else ''}".rstrip()
+        for what, b, a in zip(names, befores, afters, strict=True)
+    ]
+    if result.trained_tokens:
+        lines.append(f"trained on {result.trained_tokens:,} tokens")
+    method = result.extension.method
+    lines.append(f"{result.source} -> {method}, * changed: {result.folder}")
+    return "\n".join(lines)
+
+
+def _tokens(text: str, option: str) -> int:
+    """A whole number of tokens; k is 1,024, M and B are decimal."""
+    from gatelm.config import ConfigError
+
+    units = {"k": 1024, "K": 1024, "M": 10**6, "B": 10**9}
+    number, unit = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 1)
+    try:
+        value = float(number.replace(",", "").replace("_", "")) * unit
+    except ValueError:
+        value = 0.0
+    if not value.is_integer() or value < 1:
+        raise ConfigError(f"{option} {text!r}: not a number of tokens; e.g. 32768, 32k or 10M")
+    return int(value)
+
+
+def _settings(given: list[str]) -> dict[str, Any]:
+    from gatelm.config import ConfigError
+    from gatelm.config.load import parse_value
+
+    out: dict[str, Any] = {}
+    for each in given:
+        key, equals, value = each.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {each}: expected KEY=VALUE")
+        out[key.strip()] = parse_value(value)
+    return out
