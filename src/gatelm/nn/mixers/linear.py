@@ -1,0 +1,209 @@
+"""Linear attention (arXiv 2006.16236): a feature map in place of the softmax.
+
+    y_t = sum_j phi(q_t).phi(k_j) v_j / sum_j phi(q_t).phi(k_j),   j <= t
+
+Cost is linear in the text's length and the cache does not grow. A gate at `sdpa` is on each head's
+output, where that of softmax attention is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import nn
+from torch.nn import functional as F
+
+from gatelm.config import Config, ConfigError, choice
+from gatelm.nn.context import Context
+from gatelm.nn.gate import GateConfig, ModifierConfig, SiteShape, build_modifier
+from gatelm.nn.mixers.scan import scan, scan_flops_per_token
+from gatelm.nn.norm import Norm, NormConfig
+from gatelm.nn.parts import Part
+from gatelm.nn.rope import RopeConfig, rotate
+from gatelm.nn.shapes import Float, Tensor
+from gatelm.nn.sites import Sites, Sources
+
+FEATURE_MAPS: dict[str, Callable[[Tensor], Tensor]] = {
+    "elu1": lambda x: F.elu(x) + 1.0,
+    "relu": F.relu,
+    "softmax": lambda x: x.softmax(dim=-1),
+    "identity": lambda x: x,
+}
+"""phi by name, over a head's channels. elu1: elu + 1 (arXiv 2006.16236). softmax: over the
+channels, in the spirit of arXiv 1812.01243."""
+
+EPS = 1e-6
+"""Added to the sum of weights, which relu can make zero."""
+
+if TYPE_CHECKING:
+    FeatureMap = str
+else:
+    FeatureMap = choice(FEATURE_MAPS, "feature map")
+
+
+class LinearAttentionConfig(Config):
+    """Grouped-query linear attention."""
+
+    sites: ClassVar[tuple[str, ...]] = ("q", "k", "v", "sdpa", "out")
+
+    kind: Literal["linear"] = "linear"
+    num_heads: int = Field(ge=1)
+    num_kv_heads: int | None = Field(default=None, ge=1)
+    """None: as many as query heads."""
+    head_dim: int | None = Field(default=None, ge=1)
+    """None: hidden_dim / num_heads."""
+    feature_map: FeatureMap = "elu1"
+    normaliser: Literal["sum", "none"] = "sum"
+    """sum: weights of a query sum to 1. none: queries are scaled by 1/sqrt(head_dim) instead, and
+    outputs grow with the text unless `out_norm` holds them."""
+    out_norm: NormConfig | None = None
+    """A norm over each head's output, before `sdpa`."""
+    rope: RopeConfig | None = None
+    """Rotary positions on phi(q) and phi(k); the sum of weights is of unturned ones (arXiv
+    2104.09864, eq. 19)."""
+
+    @property
+    def kv_heads(self) -> int:
+        return self.num_kv_heads or self.num_heads
+
+    def width(self, hidden_dim: int) -> int:
+        """Channels of one head."""
+        return self.head_dim or hidden_dim // self.num_heads
+
+    def site_shape(self, site: str, hidden_dim: int) -> SiteShape:
+        """What a gate at `site` must know of its tensor."""
+        width = self.width(hidden_dim)
+        heads = {"k": self.kv_heads, "v": self.kv_heads, "out": 1}
+        return SiteShape(
+            num_heads=heads.get(site, self.num_heads),
+            head_dim=hidden_dim if site == "out" else width,
+            hidden_dim=hidden_dim,
+            num_groups=self.kv_heads,
+            num_query_heads=self.num_heads,
+            query_dim=width,
+        )
+
+    def part(self, hidden_dim: int) -> Part:
+        """Parameters without those of the gates."""
+        width = self.width(hidden_dim)
+        matrix = hidden_dim * width * 2 * (self.num_heads + self.kv_heads)
+        return Part(matrix, norm=self.out_norm.num_weights(width) if self.out_norm else 0)
+
+    def mixing_flops_per_token(self, hidden_dim: int, seq_len: int) -> int:
+        """Matrix products of the chunked form."""
+        width, heads = self.width(hidden_dim), (self.num_heads, self.kv_heads, self.kv_heads)
+        if self.normaliser == "none" or self.rope is None:
+            with_sum = 1 if self.normaliser == "sum" else 0
+            return scan_flops_per_token(seq_len, heads, width, width + with_sum)
+        mixed = scan_flops_per_token(seq_len, heads, width, width)
+        return mixed + scan_flops_per_token(seq_len, heads, width, 1)
+
+    def cached_values(self, hidden_dim: int, num_tokens: int) -> int:
+        """The state, however long the text; gates add none."""
+        width = self.width(hidden_dim)
+        sums = 1 if self.normaliser == "sum" else 0
+        return self.kv_heads * width * (width + sums) if num_tokens else 0
+
+    def check(self, hidden_dim: int, where: str) -> None:
+        """Raises ConfigError, naming `where`, for values that cannot work together."""
+        if self.head_dim is None and hidden_dim % self.num_heads:
+            raise ConfigError(
+                f"{where}.num_heads: hidden_dim {hidden_dim} is not a multiple of "
+                f"{self.num_heads} heads; change one of them, or set mixer.head_dim"
+            )
+        if self.num_heads % self.kv_heads:
+            raise ConfigError(
+                f"{where}.num_kv_heads: {self.num_heads} query heads cannot be divided among "
+                f"{self.kv_heads} key/value heads; use a divisor of {self.num_heads}"
+            )
+        if self.normaliser == "sum" and self.feature_map == "identity":
+            raise ConfigError(
+                f"{where}.feature_map: identity gives weights of both signs, whose sum may be 0; "
+                "set normaliser to none, or use elu1, relu or softmax"
+            )
+        if self.rope is not None:
+            self.rope.check(self.width(hidden_dim), where)
+            if self.rope.moves_with_length:
+                raise ConfigError(
+                    f"{where}.rope.scaling: one that moves with the text's length cannot turn "
+                    "keys that the state has already summed; use another kind"
+                )
+
+    def check_gate(self, gate: GateConfig, where: str) -> None:
+        """Raises ConfigError for a gate that cannot work here."""
+        if gate.needs_lse:
+            raise ConfigError(
+                f"{where}.inputs: lse is of a softmax, which a layer with mixer.kind linear has not"
+            )
+
+
+class LinearAttention(nn.Module):
+    """Projections, feature map, the running sum, a norm where there is one."""
+
+    def __init__(
+        self,
+        cfg: LinearAttentionConfig,
+        hidden_dim: int,
+        layer_index: int,
+        modifiers: Sequence[ModifierConfig] = (),
+    ):
+        super().__init__()
+        self.cfg, self.layer_index = cfg, layer_index
+        self.width = cfg.width(hidden_dim)
+        self.q_proj = nn.Linear(hidden_dim, cfg.num_heads * self.width, bias=False)
+        self.k_proj = nn.Linear(hidden_dim, cfg.kv_heads * self.width, bias=False)
+        self.v_proj = nn.Linear(hidden_dim, cfg.kv_heads * self.width, bias=False)
+        self.out_norm = Norm(cfg.out_norm, self.width) if cfg.out_norm else nn.Identity()
+        self.o_proj = nn.Linear(cfg.num_heads * self.width, hidden_dim, bias=False)
+        self.gates = Sites(
+            cfg.sites,
+            {m.site: build_modifier(m, cfg.site_shape(m.site, hidden_dim)) for m in modifiers},
+        )
+
+    def forward(
+        self, x: Float[Tensor, "B T D"], resid: Float[Tensor, "B T D"], context: Context
+    ) -> Float[Tensor, "B T D"]:
+        """The branch of x, the normed residual; `resid` is the raw one."""
+        sources = Sources(x=x, resid=resid)
+        q = self.q_proj(x).unflatten(-1, (-1, self.width))
+        k = self.k_proj(x).unflatten(-1, (-1, self.width))
+        v = self.v_proj(x).unflatten(-1, (-1, self.width))
+        q = sources.q = self.gates("q", q, sources)
+        k = self.gates("k", k, sources)
+        v = self.gates("v", v, sources)
+        states: tuple[Tensor, ...] = ()
+        if context.cache is not None:
+            states = context.cache.states.get(self.layer_index, ())
+        y, states = self._mixed(q, k, v, context, states)
+        if context.cache is not None:
+            context.cache.states[self.layer_index] = states
+        y = self.gates("sdpa", self.out_norm(y), sources)
+        y = self.o_proj(y.flatten(-2))
+        return self.gates("out", y, sources)
+
+    def _mixed(
+        self, q: Tensor, k: Tensor, v: Tensor, context: Context, states: tuple[Tensor, ...]
+    ) -> tuple[Float[Tensor, "B T N H"], tuple[Tensor, ...]]:
+        phi, starts = FEATURE_MAPS[self.cfg.feature_map], context.document_starts()
+        old = iter(states)
+        q, k = phi(q), phi(k)
+        if self.cfg.normaliser == "none":
+            q = q * self.width**-0.5
+        turned_q, turned_k = q, k
+        if self.cfg.rope is not None:
+            cos, sin = context.rotation(self.cfg.rope, self.width)
+            turned_q = rotate(q, cos, sin, self.cfg.rope.pairs)
+            turned_k = rotate(k, cos, sin, self.cfg.rope.pairs)
+        if self.cfg.normaliser == "none":
+            y, state = scan(turned_q, turned_k, v, None, starts, next(old, None))
+            return y.to(v.dtype), (state,)
+        ones = v.new_ones(*v.shape[:-1], 1)
+        if self.cfg.rope is None:
+            y, state = scan(q, k, torch.cat((v, ones), dim=-1), None, starts, next(old, None))
+            return (y[..., :-1] / (y[..., -1:] + EPS)).to(v.dtype), (state,)
+        y, state = scan(turned_q, turned_k, v, None, starts, next(old, None))
+        weight, sums = scan(q, k, ones, None, starts, next(old, None))
+        return (y / (weight + EPS)).to(v.dtype), (state, sums)

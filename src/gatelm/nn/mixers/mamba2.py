@@ -1,0 +1,207 @@
+"""Mamba-2, a selective state space (arXiv 2405.21060, section 7 and appendix).
+
+    S_t = exp(-A dt_t) S_(t-1) + dt_t B_t x_t^T,    y_t = S_t^T C_t + D x_t
+
+In attention's words C is the query, B the key and x the value, and the sites are called so. The
+output gate of the published mixer is a value like any other gate, the preset `sdpa-silu-gate` at
+`sdpa`, before the output norm; without it, or with another, the mixer is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import nn
+from torch.nn import functional as F
+
+from gatelm.config import Config, ConfigError
+from gatelm.nn.context import Context
+from gatelm.nn.gate import GateConfig, ModifierConfig, SiteShape, build_modifier
+from gatelm.nn.mixers.scan import scan, scan_flops_per_token, wide
+from gatelm.nn.mixers.short_conv import ShortConv
+from gatelm.nn.norm import Norm, NormConfig, rms_norm
+from gatelm.nn.parts import Part
+from gatelm.nn.shapes import Bool, Float, Tensor
+from gatelm.nn.sites import Sites, Sources
+
+
+class Mamba2Config(Config):
+    """A state of state_dim x head_dim per head, which decays at a rate that the input sets."""
+
+    sites: ClassVar[tuple[str, ...]] = ("q", "k", "v", "sdpa", "out")
+
+    kind: Literal["mamba2"] = "mamba2"
+    num_heads: int = Field(ge=1)
+    """Heads of values, each with a state of its own."""
+    head_dim: int | None = Field(default=None, ge=1)
+    """Channels of a head's values; None: 2 hidden_dim / num_heads."""
+    state_dim: int = Field(default=128, ge=1)
+    """Channels of B and C."""
+    num_groups: int = Field(default=1, ge=1)
+    """Heads of B and C, each for num_heads / num_groups heads of values."""
+    conv_tokens: int = Field(default=4, ge=1)
+    """Tokens that the short convolution over x, B and C sees, the newest included."""
+    bias: Literal["none", "conv"] = "conv"
+    """Where there are biases: nowhere, or in the convolution."""
+    out_norm: NormConfig | None = NormConfig(eps=1e-5)
+    """An RMSNorm over each group's outputs, after `sdpa`."""
+
+    def width(self, hidden_dim: int) -> int:
+        """Channels of one head's values."""
+        return self.head_dim or 2 * hidden_dim // self.num_heads
+
+    def channels(self, hidden_dim: int) -> tuple[int, int, int]:
+        """Of all heads of x, B and C."""
+        keys = self.num_groups * self.state_dim
+        return self.num_heads * self.width(hidden_dim), keys, keys
+
+    def site_shape(self, site: str, hidden_dim: int) -> SiteShape:
+        """What a gate at `site` must know of its tensor."""
+        on_keys = site in ("q", "k")
+        heads = self.num_groups if on_keys else self.num_heads
+        width = self.state_dim if on_keys else self.width(hidden_dim)
+        return SiteShape(
+            num_heads=1 if site == "out" else heads,
+            head_dim=hidden_dim if site == "out" else width,
+            hidden_dim=hidden_dim,
+            num_groups=self.num_groups,
+            num_query_heads=self.num_groups,
+            query_dim=self.state_dim,
+        )
+
+    def part(self, hidden_dim: int) -> Part:
+        """Parameters without those of the gates."""
+        channels = self.channels(hidden_dim)
+        matrix = hidden_dim * (sum(channels) + self.num_heads + channels[0])
+        biases = sum(channels) if self.bias == "conv" else 0
+        other = self.conv_tokens * sum(channels) + biases + 3 * self.num_heads
+        return Part(matrix, other, self.out_norm.num_weights(channels[0]) if self.out_norm else 0)
+
+    def mixing_flops_per_token(self, hidden_dim: int, seq_len: int) -> int:
+        """Matrix products of the chunked form."""
+        heads = (self.num_groups, self.num_groups, self.num_heads)
+        return scan_flops_per_token(seq_len, heads, self.state_dim, self.width(hidden_dim))
+
+    def cached_values(self, hidden_dim: int, num_tokens: int) -> int:
+        """The state and the convolution's last inputs, however long the text; gates add none."""
+        if num_tokens == 0:
+            return 0
+        channels = self.channels(hidden_dim)
+        return channels[0] * self.state_dim + (self.conv_tokens - 1) * sum(channels)
+
+    def check(self, hidden_dim: int, where: str) -> None:
+        """Raises ConfigError, naming `where`, for values that cannot work together."""
+        if self.head_dim is None and 2 * hidden_dim % self.num_heads:
+            raise ConfigError(
+                f"{where}.num_heads: 2 hidden_dim = {2 * hidden_dim} is not a multiple of "
+                f"{self.num_heads} heads; change one of them, or set mixer.head_dim"
+            )
+        if self.num_heads % self.num_groups:
+            raise ConfigError(
+                f"{where}.num_groups: {self.num_heads} heads cannot be divided among "
+                f"{self.num_groups} groups; use a divisor of {self.num_heads}"
+            )
+        if self.out_norm is not None and self.out_norm.kind != "rmsnorm":
+            raise ConfigError(f"{where}.out_norm.kind: {self.out_norm.kind}; use rmsnorm or null")
+
+    def check_gate(self, gate: GateConfig, where: str) -> None:
+        """Raises ConfigError for a gate that cannot work here."""
+        if gate.needs_lse:
+            raise ConfigError(
+                f"{where}.inputs: lse is of a softmax, which a layer with mixer.kind mamba2 has not"
+            )
+        if "q" in gate.inputs and self.num_groups != self.num_heads:
+            raise ConfigError(
+                f"{where}.inputs: q is one per group and not per head here; use x or y, or as many "
+                "mixer.num_groups as heads"
+            )
+
+
+class Mamba2(nn.Module):
+    """Projections, a short convolution with SiLU, the scan, a norm."""
+
+    def __init__(
+        self,
+        cfg: Mamba2Config,
+        hidden_dim: int,
+        layer_index: int,
+        modifiers: Sequence[ModifierConfig] = (),
+    ):
+        super().__init__()
+        self.cfg, self.layer_index = cfg, layer_index
+        self.width, self.channels = cfg.width(hidden_dim), cfg.channels(hidden_dim)
+        values, keys, queries = self.channels
+        self.q_proj = nn.Linear(hidden_dim, queries, bias=False)
+        self.k_proj = nn.Linear(hidden_dim, keys, bias=False)
+        self.v_proj = nn.Linear(hidden_dim, values, bias=False)
+        self.step_proj = nn.Linear(hidden_dim, cfg.num_heads, bias=False)
+        self.conv = ShortConv(sum(self.channels), cfg.conv_tokens, bias=cfg.bias == "conv")
+        self.dt_bias = nn.Parameter(torch.empty(cfg.num_heads))
+        self.A_log = nn.Parameter(torch.empty(cfg.num_heads))
+        self.skip = nn.Parameter(torch.empty(cfg.num_heads))
+        self.out_norm = nn.Identity()
+        if cfg.out_norm is not None:
+            self.out_norm = GroupedRMSNorm(cfg.out_norm, values, cfg.num_groups)
+        self.o_proj = nn.Linear(values, hidden_dim, bias=False)
+        self.gates = Sites(
+            cfg.sites,
+            {m.site: build_modifier(m, cfg.site_shape(m.site, hidden_dim)) for m in modifiers},
+        )
+
+    def forward(
+        self, x: Float[Tensor, "B T D"], resid: Float[Tensor, "B T D"], context: Context
+    ) -> Float[Tensor, "B T D"]:
+        """The branch of x, the normed residual; `resid` is the raw one."""
+        sources = Sources(x=x, resid=resid)
+        starts = context.document_starts()
+        tail, state = None, None
+        if context.cache is not None:
+            tail, state = context.cache.states.get(self.layer_index, (None, None))
+        q = self.q_proj(x).unflatten(-1, (-1, self.cfg.state_dim))
+        k = self.k_proj(x).unflatten(-1, (-1, self.cfg.state_dim))
+        v = self.v_proj(x).unflatten(-1, (-1, self.width))
+        q = sources.q = self.gates("q", q, sources)
+        k = self.gates("k", k, sources)
+        v = self.gates("v", v, sources)
+        q, k, v, tail = self._convolved(q, k, v, starts, tail)
+        step = F.softplus(wide(self.step_proj(x)) + self.dt_bias)
+        log_decay = -wide(self.A_log).exp() * step
+        y, state = scan(q, k, v * step[..., None], log_decay, starts, state)
+        if context.cache is not None:
+            context.cache.states[self.layer_index] = (tail, state)
+        y = (y + self.skip[:, None] * v).to(x.dtype)
+        y = self.gates("sdpa", y, sources)
+        y = self.o_proj(self.out_norm(y.flatten(-2)))
+        return self.gates("out", y, sources)
+
+    def _convolved(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        starts: Bool[Tensor, "B T"] | None,
+        tail: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        heads = torch.cat((v.flatten(2), k.flatten(2), q.flatten(2)), dim=-1)
+        heads, tail = self.conv(heads, starts, tail)
+        v, k, q = F.silu(heads).split(self.channels, dim=-1)
+        keys, values = (-1, self.cfg.state_dim), (-1, self.width)
+        return q.unflatten(-1, keys), k.unflatten(-1, keys), v.unflatten(-1, values), tail
+
+
+class GroupedRMSNorm(Norm):
+    """RMSNorm over each of `groups` equal parts of the channels, with one weight per channel."""
+
+    def __init__(self, cfg: NormConfig, dim: int, groups: int):
+        super().__init__(cfg, dim)
+        self.groups = groups
+
+    def forward(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
+        parts = wide(x).unflatten(-1, (self.groups, -1))
+        y = rms_norm(parts, None, self.cfg.eps).flatten(-2)
+        if self.weight is not None:
+            y = y * (1.0 + self.weight if self.cfg.weight == "zero_centred" else self.weight)
+        return y.to(x.dtype)
