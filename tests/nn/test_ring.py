@@ -62,7 +62,7 @@ def test_decoding_through_a_window_equals_the_whole_forward(window, first, sizes
     torch.testing.assert_close(got, model(ids), atol=1e-10, rtol=1e-10)
     kept = min(14, window - 1) + (first if window - 1 < 14 else 0)
     assert {ring.k.shape[1] for ring in cache.rings.values()} == {kept}
-    assert not cache.keys
+    assert not cache.buffers
 
 
 @pytest.mark.parametrize("first", [0, 2])
@@ -105,4 +105,4 @@ def test_local_and_global_layers_share_a_cache():
     got, cache = in_chunks(model, ids, [4, 1, 5, 1])
     torch.testing.assert_close(got, model(ids), atol=1e-10, rtol=1e-10)
     assert sorted(cache.rings) == [0, 1]
-    assert sorted(cache.keys) == [2]
+    assert sorted(cache.buffers) == [2]

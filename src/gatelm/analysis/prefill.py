@@ -66,8 +66,8 @@ class DecoderPrefill:
         return next(self._model.parameters()).device
 
     def begin(self, num_tokens: int) -> KVCache:
-        """An empty cache."""
-        return KVCache()
+        """An empty cache with room for the text."""
+        return KVCache(capacity_tokens=num_tokens)
 
     def extend(self, state: KVCache, tokens: Int[Tensor, "1 T"]) -> Float[Tensor, "1 T D"]:
         """See `Prefill.extend`."""

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import torch
 
+from gatelm.nn.buffer import Buffer
 from gatelm.nn.masks import AttentionMask
 from gatelm.nn.pattern import Pattern
 from gatelm.nn.ring import Ring, extend_ring
-from gatelm.nn.shapes import Float, Int, Tensor
+from gatelm.nn.shapes import Bool, Float, Int, Tensor
 
 
 class KVCache:
@@ -18,11 +19,16 @@ class KVCache:
     Gates at `k`, `k_rot` and `v` are stored applied; a gate at `sdpa` needs no state.
     """
 
-    def __init__(self) -> None:
-        self.keys: dict[int, Float[Tensor, "B S K H"]] = {}
-        self.values: dict[int, Float[Tensor, "B S K H"]] = {}
+    def __init__(self, capacity_tokens: int | None = None) -> None:
+        """capacity_tokens: of the whole text, where it is known: room for it is made at once."""
+        self.capacity_tokens = capacity_tokens
+        self.buffers: dict[int, tuple[Buffer, Buffer]] = {}
+        """Keys and values of the layers that keep all of them."""
         self.rings: dict[int, Ring] = {}
         """Those of layers with a window."""
+        self.memories: dict[int, tuple[Tensor, Tensor]] = {}
+        """Keys and values of a second sequence, by the layers that read it."""
+        self.memory_valid: Bool[Tensor, "B M"] | None = None
         self.states: dict[int, tuple[Tensor, ...]] = {}
         """What a recurrent layer carries on, rows first; keys and values are not among it."""
         self.documents: Int[Tensor, "B S"] | None = None
@@ -61,14 +67,15 @@ class KVCache:
 
         Of a layer with a window nothing is kept that no later query can see.
         """
+        if pattern.keys == "memory":
+            return *self.memories.setdefault(layer, (k, v)), mask
         if pattern.window_tokens is not None:
             k, v, mask, self.rings[layer] = extend_ring(self.rings.get(layer), k, v, mask, pattern)
             return k, v, mask
-        if layer in self.keys:
-            k = torch.cat((self.keys[layer], k), dim=1)
-            v = torch.cat((self.values[layer], v), dim=1)
-        self.keys[layer], self.values[layer] = k, v
-        return k, v, mask
+        if layer not in self.buffers:
+            self.buffers[layer] = Buffer(self.capacity_tokens), Buffer(self.capacity_tokens)
+        keys, values = self.buffers[layer]
+        return keys.append(k), values.append(v), mask
 
 
 @dataclass

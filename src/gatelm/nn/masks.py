@@ -56,6 +56,15 @@ class AttentionMask:
             and self.num_queries == self.num_keys
         )
 
+    def is_causal_tail(self, pattern: Pattern) -> bool:
+        """Whether the queries are the last tokens of one text, and order alone decides."""
+        return (
+            self._is_whole(pattern)
+            and pattern.direction == "causal"
+            and pattern.keys == "own"
+            and self.num_keys == self.num_tokens
+        )
+
     def sees_everything(self, pattern: Pattern) -> bool:
         """Whether no key is hidden: one document, no window, and none after the query."""
         last = self.num_queries == 1 or pattern.direction == "full"
@@ -137,3 +146,34 @@ class AttentionMask:
         rows = max(len(index), len(per_token))
         keys = per_token.expand(rows, -1).gather(1, index.expand(rows, -1))
         return queries, keys[:, None, :]
+
+
+class MemoryMask(AttentionMask):
+    """That of a second sequence: all of it is seen but its padding, whatever the pattern.
+
+    valid: False at padding; a row without anything else sees its padding.
+    """
+
+    def __init__(
+        self,
+        num_queries: int,
+        num_keys: int,
+        valid: Bool[Tensor, "B M"] | None,
+        device: torch.device | None,
+    ):
+        super().__init__(num_queries, max(num_queries, num_keys), device=device)
+        self.num_keys, self.valid = num_keys, valid
+
+    def is_plain_causal(self, pattern: Pattern) -> bool:
+        """Never: the order of the two sequences has nothing to do with each other."""
+        return False
+
+    def sees_everything(self, pattern: Pattern) -> bool:
+        """Whether there is no padding."""
+        return self.valid is None
+
+    def dense(self, pattern: Pattern) -> Bool[Tensor, "b 1 t M"]:
+        """True where a key is no padding; the same for all queries."""
+        if self.valid is None:
+            return torch.ones(1, 1, 1, self.num_keys, dtype=torch.bool, device=self.device)
+        return (self.valid | ~self.valid.any(dim=1, keepdim=True))[:, None, None, :]

@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from gatelm.nn.backends.base import AttentionOutput, Capabilities, Observe
+from gatelm.nn.backends.tail import attend_tail, can_attend_tail
 from gatelm.nn.masks import AttentionMask
 from gatelm.nn.pattern import Pattern
 from gatelm.nn.shapes import Float, Tensor
@@ -21,7 +22,8 @@ class SdpaBackend:
     """`F.scaled_dot_product_attention`: no T x T matrix in memory where torch has a kernel.
 
     On a CPU, short bf16 rows are attended in fp32: torch's CPU kernel is up to twice as slow in
-    bf16 there (benchmarks/attention_dtype.py), and fp32 is the more exact.
+    bf16 there (benchmarks/attention_dtype.py), and fp32 is the more exact. The last tokens of a
+    text that is read in chunks are attended without a mask (see `tail`).
     """
 
     capabilities = Capabilities(lse=False, probs=False, dropout=True)
@@ -39,6 +41,8 @@ class SdpaBackend:
         observe: Observe,
         lse: Literal["skip", "return"] = "skip",
     ) -> AttentionOutput:
+        if not dropout and mask.is_causal_tail(pattern) and can_attend_tail(q, k, v):
+            return AttentionOutput(*attend_tail(q, k, v, scale))
         causal = mask.is_plain_causal(pattern)
         plain = causal or mask.sees_everything(pattern)
         in_fp32 = _slow_in_bf16(v)
