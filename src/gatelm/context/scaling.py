@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
-from gatelm.config import ConfigError
+from gatelm.config import Config, ConfigError
 from gatelm.config.base import nearest
 from gatelm.nn.model import LayerOverride, ModelConfig
 from gatelm.nn.rope import RopeConfig
@@ -17,6 +17,8 @@ from gatelm.nn.rope_scaling import (
     RopeScaling,
     YarnScaling,
 )
+
+C = TypeVar("C", bound=Config)
 
 METHODS: dict[str, Callable[[int, float], RopeScaling | None]] = {
     "none": lambda original, factor: None,
@@ -72,15 +74,15 @@ def with_rope(cfg: ModelConfig, **changes: Any) -> ModelConfig:
     base = cfg.layer
     rope = rope_of(base.mixer)
     if rope is not None:
-        mixer = base.mixer.replace(rope=rope.replace(**changes))
-        cfg = cfg.replace(layer=base.replace(mixer=mixer))
+        mixer = _changed(base.mixer, rope=_changed(rope, **changes))
+        cfg = _changed(cfg, layer=_changed(base, mixer=mixer))
     # layers whose overrides name the rope in other words, or whose own kind differs
     late = [i for i in turning if not _holds(rope_of(cfg.layers()[i].mixer), changes)]
     if late:
         tree = RopeConfig(**changes).tree()
         paths = {f"mixer.rope.{name}": tree[name] for name in changes}
         override = LayerOverride(layers=tuple(late), set=paths)
-        cfg = cfg.replace(layer_overrides=(*cfg.layer_overrides, override))
+        cfg = _changed(cfg, layer_overrides=(*cfg.layer_overrides, override))
     return cfg
 
 
@@ -93,6 +95,12 @@ def ropes(cfg: ModelConfig) -> list[RopeConfig]:
 def rope_of(mixer: Any) -> RopeConfig | None:
     """A mixer's rotary positions; None where it has none, or is of a kind without."""
     return getattr(mixer, "rope", None)
+
+
+def _changed(config: C, **changes: Any) -> C:
+    """As `replace`, but what cannot work is a ConfigError."""
+    values = {name: getattr(config, name) for name in type(config).model_fields}
+    return type(config).parse({**values, **changes})
 
 
 def _holds(rope: RopeConfig | None, changes: dict[str, Any]) -> bool:

@@ -15,10 +15,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from gatelm.config import ConfigError
 from gatelm.hf import load
 from gatelm.hf.formats.fold import gather_order, reorder_heads, turning, unfold
+from gatelm.hf.formats.pieces import State
 from gatelm.hf.formats.read import left_out, read_config, recognise
 from gatelm.hf.formats.rules import FORMATS, Format
-from gatelm.hf.formats.tensors import State, shapes, to_ours
-from gatelm.hf.formats.write import CARRIED, format_pieces, write_config
+from gatelm.hf.formats.tensors import shapes, to_ours
+from gatelm.hf.formats.write import CARRIED, format_pieces, rope_keys, write_config
 from gatelm.nn.model import ModelConfig
 from gatelm.train.export import is_gatelm_config, parse_config
 
@@ -191,6 +192,9 @@ def _restore(source: Source, tree: dict[str, Any]) -> None:
     if not isinstance(original, dict):
         return
     cfg = ModelConfig.parse(original, f"{record}: model")
+    if rope_keys(cfg, source.fmt) != rope_keys(source.cfg, source.fmt):
+        source.notes.append(f"{RECORD} names other positions than config.json; not used")
+        return
     try:
         state = unfold(cfg, source.state, source.fmt)
     except (ConfigError, KeyError, RuntimeError):
