@@ -37,6 +37,17 @@ ONE_EXPERT = {
     "moe_intermediate_size": 48,
     "shared_expert_intermediate_size": 8,
 }
+LINEAR = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 6,
+    "linear_value_head_dim": 10,
+    "linear_conv_kernel_dim": 3,
+    # heads whose output is nearly zero are not blown up, with their rounding, by the output norm
+    "rms_norm_eps": 0.01,
+}
+EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+SHARED = {"shared_expert_intermediate_size": 16}
 PAPER = {"qkv_bias": False, "use_qk_norm": True, "rope_theta": 50_000.0}
 SOURCES = {
     "llama": ("llama", {}),
@@ -49,6 +60,29 @@ SOURCES = {
     "qwen3_next": ("qwen3_next", {**FULL, **ONE_EXPERT, "partial_rotary_factor": 1.0}),
     "qwen3_5_text": ("qwen3_5_text", {**FULL, "partial_rotary_factor": 1.0}),
     "qwen3_5_text-quarter": ("qwen3_5_text", {**FULL, "tie_word_embeddings": True}),
+    "qwen3_next-hybrid": ("qwen3_next", {**LINEAR, **EXPERTS, **SHARED, "num_hidden_layers": 4}),
+    "qwen3_next-mixed": (
+        "qwen3_next",
+        {
+            **LINEAR,
+            **EXPERTS,
+            **SHARED,
+            "norm_topk_prob": False,
+            "num_hidden_layers": 3,
+            "layer_types": ["full_attention", "linear_attention", "linear_attention"],
+            "mlp_only_layers": [1],
+        },
+    ),
+    "qwen3_5_text-hybrid": ("qwen3_5_text", {**LINEAR, "num_hidden_layers": 4}),
+    "qwen3_5_moe_text": (
+        "qwen3_5_moe_text",
+        {**LINEAR, **EXPERTS, **SHARED, "full_attention_interval": 2},
+    ),
+    "qwen3_moe": ("qwen3_moe", {**EXPERTS, "norm_topk_prob": True}),
+    "qwen3_moe-mixed": (
+        "qwen3_moe",
+        {**EXPERTS, "mlp_only_layers": [0], "sliding_window": 7, "use_sliding_window": True},
+    ),
     "paper-element": ("paper", {**PAPER, "elementwise_attn_output_gate": True}),
     "paper-head": (
         "paper",
@@ -98,11 +132,15 @@ def build(name, seed=0):
             model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **settings))
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for parameter in model.parameters():
+        for key, parameter in model.named_parameters():
             noise = torch.empty_like(parameter).normal_(0.0, 0.2, generator=generator)
+            if key.endswith("A_log"):
+                # decays by which transformers' chunked form loses no digits
+                parameter.zero_()
             parameter.add_(noise) if parameter.dim() == 1 else parameter.copy_(noise)
         for key, tensor in model.state_dict().items():
-            if key.endswith("shared_expert.down_proj.weight"):
+            one_expert = settings.get("num_experts") == 1
+            if one_expert and key.endswith("shared_expert.down_proj.weight"):
                 tensor.zero_()
     return model.eval()
 
@@ -133,6 +171,38 @@ def gatelm_tree(gates=("sdpa-element",), mixer=None, **changes):
         "mixer": {**GATELM["layer"]["mixer"], **(mixer or {})},
     }
     return {**GATELM, "layer": {**layer, **changes.pop("layer", {})}, **changes}
+
+
+EPS = {"eps": 0.01}
+"""Outputs that are nearly zero are not blown up, with their rounding."""
+DELTA = {
+    "kind": "delta",
+    "num_heads": 4,
+    "num_key_heads": 2,
+    "head_dim": 6,
+    "value_dim": 10,
+    "out_norm": EPS,
+}
+
+
+def hybrid_tree(ffn=None, attention=None, **changes):
+    """The config of two layers of Gated DeltaNet around one of gated attention."""
+    mixer = {**GATELM["layer"]["mixer"], "qk_norm": EPS, **(attention or {})}
+    layer = {
+        "mixer": DELTA,
+        "ffn": ffn or GATELM["layer"]["ffn"],
+        "gates": ["sdpa-silu-gate"],
+        "norm": EPS,
+    }
+    set_ = {"mixer": mixer, "gates": ["sdpa-element"]}
+    tree = {**GATELM, "num_layers": 3, "layer": layer, "final_norm": EPS}
+    return {**tree, "layer_overrides": [{"layers": "1::2", "set": set_}], **changes}
+
+
+def moe(shared=True):
+    """The config of a small mixture of experts."""
+    ffn = {"kind": "moe", "num_experts": 4, "top_k": 2, "ffn_dim": 24}
+    return {**ffn, "shared": {"ffn_dim": 16}} if shared else ffn
 
 
 def gatelm_folder(folder, tree=None, seed=0):

@@ -67,6 +67,12 @@ BACK = {
     "qwen3_5_text": "qwen3_5_text",
     "qwen3_5_text-quarter": "qwen3_5_text",
     "qwen3_next": "qwen3_next",
+    "qwen3_next-hybrid": "qwen3_next",
+    "qwen3_next-mixed": "qwen3_next",
+    "qwen3_5_text-hybrid": "qwen3_5_text",
+    "qwen3_5_moe_text": "qwen3_5_moe_text",
+    "qwen3_moe": "qwen3_moe",
+    "qwen3_moe-mixed": "qwen3_moe",
     "paper-element": "paper",
     "paper-head": "paper",
     "afmoe": "afmoe",
@@ -113,12 +119,37 @@ GATED = {
 }
 
 
-@pytest.mark.parametrize("target", ["qwen3_5_text", "qwen3_next", "paper"])
-@pytest.mark.parametrize("name", GATED)
+MIXED = {
+    "hybrid": models.hybrid_tree(),
+    "hybrid-folded": models.hybrid_tree(
+        attention={"rope": {"pairs": "neighbours", "partial_factor": 0.25}},
+        layer_overrides=[
+            *models.hybrid_tree()["layer_overrides"],
+            {"layers": "1::2", "set": {"gates": ["sdpa-two-sigmoid"]}},
+            {
+                "layers": "::2",
+                "set": {"mixer.out_norm": {**models.EPS, "weight": "zero_centred"}},
+            },
+        ],
+    ),
+    "hybrid-experts": models.hybrid_tree(models.moe()),
+    "experts": models.gatelm_tree([], layer={"ffn": models.moe(shared=False)}),
+}
+OUT = [
+    *((name, target) for name in GATED for target in ("qwen3_5_text", "qwen3_next", "paper")),
+    *((name, target) for name in ("hybrid", "hybrid-folded") for target in ("qwen3_5_text",)),
+    ("hybrid", "qwen3_next"),
+    ("hybrid-experts", "qwen3_next"),
+    ("hybrid-experts", "qwen3_5_moe_text"),
+    ("experts", "qwen3_moe"),
+]
+
+
+@pytest.mark.parametrize(("name", "target"), OUT)
 def test_out_and_home_again(name, target, tmp_path):
     if target == "paper" and name == "quarter":
         pytest.skip("the paper's code turns all channels")
-    ours = models.gatelm_folder(tmp_path / "ours", GATED[name])
+    ours = models.gatelm_folder(tmp_path / "ours", {**GATED, **MIXED}[name])
     result = convert(ours, tmp_path / "theirs", Options(to=target))
     assert result.comparison.passed
     convert(tmp_path / "theirs", tmp_path / "home", Options())
@@ -128,12 +159,19 @@ def test_out_and_home_again(name, target, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("target", "class_name"),
-    [("qwen3_5_text", "Qwen3_5ForCausalLM"), ("qwen3_next", "Qwen3NextForCausalLM")],
+    ("name", "target", "class_name"),
+    [
+        *((n, "qwen3_5_text", "Qwen3_5ForCausalLM") for n in ("head", "two-sigmoid", "untied")),
+        *((n, "qwen3_next", "Qwen3NextForCausalLM") for n in ("head", "two-sigmoid", "untied")),
+        ("hybrid", "qwen3_5_text", "Qwen3_5ForCausalLM"),
+        ("hybrid", "qwen3_next", "Qwen3NextForCausalLM"),
+        ("hybrid-experts", "qwen3_next", "Qwen3NextForCausalLM"),
+        ("hybrid-experts", "qwen3_5_moe_text", "Qwen3_5MoeForCausalLM"),
+        ("experts", "qwen3_moe", "Qwen3MoeForCausalLM"),
+    ],
 )
-@pytest.mark.parametrize("name", ["head", "two-sigmoid", "untied"])
-def test_stock_classes_compute_and_generate_the_same(target, class_name, name, tmp_path):
-    ours = models.gatelm_folder(tmp_path / "ours", GATED[name])
+def test_stock_classes_compute_and_generate_the_same(name, target, class_name, tmp_path):
+    ours = models.gatelm_folder(tmp_path / "ours", {**GATED, **MIXED}[name])
     convert(ours, tmp_path / "theirs", Options(to=target, verify=False))
     model, _ = load_model(ours)
     stock = AutoModelForCausalLM.from_pretrained(tmp_path / "theirs").eval()

@@ -14,7 +14,7 @@ from gatelm.context.extend import Request
 from gatelm.context.scaling import scaled
 from gatelm.hf.checkpoint import read_source
 from gatelm.hf.convert import Options, convert
-from gatelm.hf.extend import Training, extend_model
+from gatelm.hf.extend import extend_model
 from gatelm.hf.load import open_model
 from gatelm.nn.model import Decoder
 from gatelm.train.export import load_model
@@ -281,18 +281,3 @@ def test_what_only_seems_to_count_is_warned_of(saved, tmp_path):
     change(folder, rope_scaling={**scaling, **more})
     with pytest.warns(UserWarning, match="attention_factor counts; mscale and mscale_all_dim"):
         assert read_source(folder).cfg.layer.mixer.rope.amplitude == 1.0
-
-
-@pytest.mark.slow
-def test_training_goes_on_at_the_new_length(tmp_path):
-    folder = models.save("llama", tmp_path / "llama")
-    change(folder, max_position_embeddings=ORIGINAL, vocab_size=models.VOCAB)
-    text = tmp_path / "text.txt"
-    text.write_text("a few words to go on with. " * 400)
-    with pytest.raises(ConfigError, match="tokenizer"):
-        extend_model(
-            folder,
-            tmp_path / "out",
-            Request(2 * ORIGINAL),
-            Training(tokens=256, source=str(text)),
-        )

@@ -31,6 +31,43 @@ def test_formats_that_can_express_a_model():
     assert targets_that_do(untied) == ["gatelm", "qwen3_5_text", "qwen3_next"]
 
 
+def test_formats_for_recurrent_layers_and_experts():
+    def targets(tree):
+        return targets_that_do(ModelConfig.parse(tree, "model"))
+
+    assert targets(models.hybrid_tree()) == ["gatelm", "qwen3_5_text", "qwen3_next"]
+    assert targets(models.hybrid_tree(models.moe())) == ["gatelm", "qwen3_next", "qwen3_5_moe_text"]
+    experts = models.gatelm_tree([], layer={"ffn": models.moe(shared=False)})
+    assert targets(experts) == ["gatelm", "qwen3_moe"]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"mixer.out_norm": None}, "without an output norm"),
+        ({"gates": ["sdpa-element"]}, "gates other than sdpa-silu-gate"),
+        ({"gates": []}, "gates other than sdpa-silu-gate"),
+        ({"mixer.conv_tokens": 2}, "Gated DeltaNet layers that differ"),
+        ({"ffn": {"kind": "none"}}, "ffn.kind is none"),
+        ({"ffn": models.moe()}, "mixtures of experts"),
+        ({"mixer": {"kind": "delta", "num_heads": 4}}, "Gated DeltaNet layers that differ"),
+    ],
+)
+def test_why_a_hybrid_cannot_be_written(change, why):
+    tree = models.hybrid_tree()
+    tree["layer_overrides"] = [*tree["layer_overrides"], {"layers": [2], "set": change}]
+    options = {option.format: option for option in plan(ModelConfig.parse(tree, "model"))}
+    assert any(why in reason for reason in options["qwen3_5_text"].why_not)
+    assert not options["qwen3_5_text"].possible
+    assert any("mixer.kind delta" in reason for reason in options["llama"].why_not)
+
+
+def test_settings_that_no_format_has_a_word_for_are_refused():
+    options = {o.format: o for o in plan(config(mixer={"window_tokens": 7, "first_tokens": 2}))}
+    why = options["qwen3"].why_not
+    assert any("mixer.first_tokens is set" in reason for reason in why)
+
+
 def test_an_option_says_why_not_and_what_is_done():
     options = {option.format: option for option in plan(config(["sdpa-two-sigmoid"]))}
     assert any("no gates" in why for why in options["llama"].why_not)
@@ -72,6 +109,10 @@ def test_a_written_config_reads_back_as_the_folded_model(target):
         models.gatelm_tree(
             ["sdpa-head"], {"window_tokens": 7}, layer={"norm_placement": "sandwich"}
         ),
+        models.gatelm_tree([], layer={"ffn": models.moe(shared=False)}),
+        models.gatelm_tree(["sdpa-head"], layer={"ffn": models.moe()}),
+        models.hybrid_tree(),
+        models.hybrid_tree(models.moe(), head="untied"),
     ]
     configs = [ModelConfig.parse(tree, "model") for tree in trees]
     able = [cfg for cfg in configs if target in targets_that_do(cfg)]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from transformers import Cache
+from transformers.cache_utils import CacheLayerMixin, DynamicLayer
 
 from gatelm.nn.cache import KVCache
 from gatelm.nn.masks import AttentionMask
@@ -11,8 +14,54 @@ from gatelm.nn.pattern import Pattern
 from gatelm.nn.shapes import Float, Int, Tensor
 
 
+class StateLayer(CacheLayerMixin):
+    """What one recurrent layer carries on, among the layers of a cache of transformers."""
+
+    is_sliding = False
+
+    def __init__(self, states: tuple[Tensor, ...], num_tokens: int):
+        super().__init__()
+        self.states, self.num_tokens = states, num_tokens
+
+    def lazy_initialization(self, *args: Any) -> None:
+        """Nothing: it is made with its states."""
+
+    def update(self, *args: Any, **kwargs: Any) -> Any:
+        """Refused: a recurrent layer has neither keys nor values."""
+        raise ValueError("cache: a recurrent layer's state is not updated by keys and values")
+
+    def get_seq_length(self) -> int:
+        return self.num_tokens
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.num_tokens + query_length, 0
+
+    def get_max_length(self) -> int:
+        """No limit."""
+        return -1
+
+    get_max_cache_shape = get_max_length
+    """Its name before transformers 5.24."""
+
+    def reset(self) -> None:
+        self.states, self.num_tokens = tuple(torch.zeros_like(t) for t in self.states), 0
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        self.states = tuple(t.index_select(0, beam_idx.to(t.device)) for t in self.states)
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        self.states = tuple(t.repeat_interleave(repeats, dim=0) for t in self.states)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        self.states = tuple(t[indices] for t in self.states)
+
+    def crop(self, *args: Any) -> None:
+        """Refused: what a state has read cannot be taken out again."""
+        raise ValueError("cache: a recurrent layer's state cannot be cut back to earlier tokens")
+
+
 class LibraryCache(KVCache):
-    """Keys and values live in `inner`, where transformers reorders, repeats and crops them.
+    """Keys, values and states live in `inner`, where transformers reorders and repeats them.
 
     documents: ids of all tokens, the cached and the new (B,S); None: no padding.
     """
@@ -27,6 +76,20 @@ class LibraryCache(KVCache):
         self.inner = inner
         self.num_tokens = inner.get_seq_length()
         self.documents = documents
+        self.states = {
+            index: layer.states
+            for index, layer in enumerate(inner.layers)
+            if isinstance(layer, StateLayer) and layer.num_tokens > 0
+        }
+
+    def commit(self, documents: Int[Tensor, "B S"] | None, num_new: int) -> None:
+        """Count the tokens that every layer has now appended, and hand the states over."""
+        super().commit(documents, num_new)
+        layers = self.inner.layers
+        for index, states in self.states.items():
+            while len(layers) <= index:
+                layers.append(DynamicLayer())
+            layers[index] = StateLayer(states, self.num_tokens)
 
     def extend_documents(
         self, documents: Int[Tensor, "B T"] | None, batch: int, num_new: int, device: torch.device

@@ -116,7 +116,7 @@ def convert(
         result = Result(folder, model.family, options.to, steps)
         if options.verify:
             report("verifying: running source and result on real text")
-            result.comparison = _verify(model, unfinished, options)
+            result.comparison = _verify(model, unfinished, options, cfg, state)
         with writing(folder):
             _write_papers(unfinished, model, written, cfg, result, carried)
     return result
@@ -285,10 +285,12 @@ def _copy_files(model: checkpoint.Source, folder: Path) -> None:
             shutil.copyfile(model.path / name, folder / name)
 
 
-def _verify(model: checkpoint.Source, folder: Path, options: Options) -> verify.Comparison:
+def _verify(
+    model: checkpoint.Source, folder: Path, options: Options, cfg: ModelConfig, state: State
+) -> verify.Comparison:
     first = verify.outputs(model.path, dtype=options.dtype)
     second = verify.outputs(folder, like=first)
-    found = verify.compare(first, second)
+    found = verify.compare(first, second, verify.rounding(cfg, state, first))
     if not found.passed:
         raise verify.VerificationError(
             f"the result does not compute what the source does: {found.sentence()}; nothing was "

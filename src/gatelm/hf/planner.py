@@ -57,7 +57,10 @@ FACTS: tuple[Fact, ...] = (
     Fact("gatelm", "paper", "loads", "gatelm analyze and gatelm convert", _PAPER_LOADER, "run"),
     *(
         Fact("transformers", name, "loads", f"as {FORMATS[name].architecture}", _OURS, "run")
-        for name in ("llama", "mistral", "qwen2", "qwen3", "afmoe", "lfm3")
+        for name in (
+            *("llama", "mistral", "qwen2", "qwen3", "afmoe", "lfm3"),
+            *("qwen3_moe", "qwen3_5_moe_text"),
+        )
     ),
     Fact(
         "vLLM",

@@ -25,7 +25,7 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from gatelm.config import ConfigError
 from gatelm.hf.cache import LibraryCache
 from gatelm.hf.padding import documents_of, is_packed, padding_to_the_left
-from gatelm.nn.attention import use_backend
+from gatelm.nn.attention import AttentionConfig, use_backend
 from gatelm.nn.backends import BACKENDS
 from gatelm.nn.block import Block
 from gatelm.nn.check import check_layer
@@ -93,15 +93,27 @@ class GatelmConfig(PreTrainedConfig):
 
     @property
     def num_attention_heads(self) -> int:
-        return self.model["layer"]["mixer"]["num_heads"]
+        return self._attention.num_heads
 
     @property
     def num_key_value_heads(self) -> int:
-        return self.model_config.layer.attention.kv_heads
+        return self._attention.kv_heads
 
     @property
     def head_dim(self) -> int:
-        return self.model_config.layer.attention.width(self.hidden_size)
+        return self._attention.width(self.hidden_size)
+
+    @property
+    def _attention(self) -> AttentionConfig:
+        """Of the first layer with softmax attention.
+
+        Raises:
+            AttributeError: for a model without such a layer.
+        """
+        for layer in self.model_config.layers():
+            if isinstance(layer.mixer, AttentionConfig):
+                return layer.mixer
+        raise AttributeError("the model has no layer of softmax attention")
 
 
 class RecomputedBlock(GradientCheckpointingLayer, Block):
@@ -133,6 +145,9 @@ class GatelmForCausalLM(PreTrainedModel, GenerationMixin):
             parameter._is_hf_initialized = True  # pyright: ignore[reportAttributeAccessIssue]
         for layer in self.model.layers:
             layer.__class__ = RecomputedBlock
+        mixers = [layer.mixer for layer in self.model.cfg.layers()]
+        # transformers then never takes tokens back out of a cache, which a state cannot do
+        self._is_stateful = any(not isinstance(mixer, AttentionConfig) for mixer in mixers)
         if asked is not None:
             _use_backend(self.model, asked)
         self.register_load_state_dict_pre_hook(_accept_decoder_names)
@@ -338,6 +353,8 @@ def _use_backend(model: Decoder, name: str) -> None:
     if name not in BACKENDS:
         raise ConfigError(f"attn_implementation {name!r}: known: {', '.join(sorted(BACKENDS))}")
     for index, layer in enumerate(model.cfg.layers()):
-        mixer = layer.attention.replace(backend=name)
+        if not isinstance(layer.mixer, AttentionConfig):
+            continue
+        mixer = layer.mixer.replace(backend=name)
         check_layer(layer.replace(mixer=mixer), model.cfg.hidden_dim, index)
     use_backend(model, name)

@@ -13,12 +13,15 @@ from dataclasses import dataclass, field
 import torch
 
 from gatelm.config import ConfigError
-from gatelm.hf.formats.layers import NATIVE_GATES, compress
+from gatelm.hf.formats.layers import DELTA_GATE, NATIVE_GATES, compress
+from gatelm.hf.formats.pieces import State
 from gatelm.hf.formats.refuse import reasons
 from gatelm.hf.formats.rules import Format
-from gatelm.hf.formats.tensors import GATE, State
+from gatelm.hf.formats.tensors import GATE
+from gatelm.nn.attention import AttentionConfig
 from gatelm.nn.block import LayerConfig
 from gatelm.nn.gate import GateConfig
+from gatelm.nn.mixers.delta import GatedDeltaConfig
 from gatelm.nn.model import InitConfig, ModelConfig
 from gatelm.nn.norm import NormConfig
 from gatelm.nn.shapes import Float, Tensor
@@ -87,7 +90,7 @@ def fold(cfg: ModelConfig, state: State, fmt: Format) -> Folded:
 
 def gate_form(layers: list[LayerConfig], fmt: Format) -> str:
     """The one form that the gates of all layers take."""
-    forms = {_granularity(layer) for layer in layers}
+    forms = {_granularity(one) for one in layers if isinstance(one.mixer, AttentionConfig)}
     if forms == {"none"} and "none" in fmt.gates:
         return "none"
     if "element" not in forms and "head" in fmt.gates:
@@ -100,6 +103,11 @@ def _granularity(layer: LayerConfig) -> str:
 
 
 def _layer(out: Folded, layer: LayerConfig, index: int, fmt: Format, form: str) -> LayerConfig:
+    if not isinstance(layer.mixer, AttentionConfig):
+        gate = layer.gates[0]
+        if isinstance(gate, GateConfig) and gate.compute_dtype == "input":
+            out.note("the SiLU gates are computed in float32 there, in the model's dtype here")
+        return layer.replace(gates=(DELTA_GATE,))
     prefix = f"layers.{index}."
     rope = layer.attention.rope
     if rope is not None and rope.pairs == "neighbours":
@@ -160,10 +168,10 @@ def _fold_gate(out: Folded, gate: GateConfig, layer: LayerConfig, prefix: str, f
 
 def _norms(out: Folded, layers: list[LayerConfig], cfg: ModelConfig, fmt: Format) -> None:
     """Norm weights from y w to y (1 + w), or back."""
-    for name, norm in norm_weights(cfg):
-        if norm.weight == fmt.norm:
+    for name, norm, stored in norm_weights(cfg, fmt):
+        if norm.weight == stored:
             continue
-        sign = -1.0 if fmt.norm == "zero_centred" else 1.0
+        sign = -1.0 if stored == "zero_centred" else 1.0
         out.note(f"norm weights: {'1 subtracted' if sign < 0 else '1 added'}")
         if not out.state:
             continue
@@ -186,22 +194,39 @@ def shift(weight: Tensor, sign: float) -> tuple[Tensor, float]:
     return after, lost
 
 
-def norm_weights(cfg: ModelConfig) -> list[tuple[str, NormConfig]]:
-    """Every norm's weight and its config."""
-    out = [("final_norm.weight", cfg.final_norm)]
+def norm_weights(cfg: ModelConfig, fmt: Format) -> list[tuple[str, NormConfig, str]]:
+    """Every norm's weight, its config, and how the format stores it.
+
+    The output norm of Gated DeltaNet is plain in every format.
+    """
+    out = [("final_norm.weight", cfg.final_norm, fmt.norm)]
     for index, layer in enumerate(cfg.layers()):
+        prefix = f"layers.{index}."
         names = ["attn_norm", "ffn_norm"]
         if layer.norm_placement == "sandwich":
             names += ["attn_post_norm", "ffn_post_norm"]
-        out += [(f"layers.{index}.{name}.weight", layer.norm) for name in names]
-        qk = layer.attention.qk_norm
-        if qk is not None:
-            out += [(f"layers.{index}.attn.{n}.weight", qk) for n in ("q_norm", "k_norm")]
+        out += [(f"{prefix}{name}.weight", layer.norm, fmt.norm) for name in names]
+        if isinstance(layer.mixer, GatedDeltaConfig):
+            assert layer.mixer.out_norm is not None
+            out.append((f"{prefix}attn.out_norm.weight", layer.mixer.out_norm, "plain"))
+        elif (qk := layer.attention.qk_norm) is not None:
+            out += [(f"{prefix}attn.{n}.weight", qk, fmt.norm) for n in ("q_norm", "k_norm")]
     return out
 
 
 def _native(layer: LayerConfig, hidden_dim: int, fmt: Format) -> LayerConfig:
     """The layer as reading the written config gives it back."""
+    layer = layer.replace(norm=layer.norm.replace(weight=fmt.norm), residual_dropout=0.0)
+    if isinstance(layer.mixer, GatedDeltaConfig):
+        assert layer.mixer.out_norm is not None
+        mixer = layer.mixer.replace(
+            num_key_heads=layer.mixer.key_heads,
+            head_dim=layer.mixer.key_width(hidden_dim),
+            value_dim=layer.mixer.value_width(hidden_dim),
+            out_norm=layer.mixer.out_norm.replace(weight="plain"),
+            kernel="auto",
+        )
+        return layer.replace(mixer=mixer)
     mixer = layer.attention.replace(
         num_kv_heads=layer.attention.kv_heads,
         head_dim=layer.attention.width(hidden_dim),
@@ -210,8 +235,7 @@ def _native(layer: LayerConfig, hidden_dim: int, fmt: Format) -> LayerConfig:
     )
     if mixer.qk_norm is not None:
         mixer = mixer.replace(qk_norm=mixer.qk_norm.replace(weight=fmt.norm))
-    norm = layer.norm.replace(weight=fmt.norm)
-    return layer.replace(mixer=mixer, norm=norm, residual_dropout=0.0)
+    return layer.replace(mixer=mixer)
 
 
 def halves_order(layer: LayerConfig, hidden_dim: int) -> Tensor:
@@ -269,11 +293,13 @@ def unfold(original: ModelConfig, folded: State, fmt: Format) -> State | None:
     form = gate_form(layers, fmt)
     if original.head == "tied":
         state.pop("head.weight", None)
-    for name, norm in norm_weights(original):
-        if norm.weight != fmt.norm:
-            sign = 1.0 if fmt.norm == "zero_centred" else -1.0
+    for name, norm, stored in norm_weights(original, fmt):
+        if norm.weight != stored:
+            sign = 1.0 if stored == "zero_centred" else -1.0
             state[name] = _narrow(shift(state[name], sign)[0], state["embedding.weight"].dtype)
     for index, layer in enumerate(layers):
+        if not isinstance(layer.mixer, AttentionConfig):
+            continue
         prefix = f"layers.{index}."
         rope = layer.attention.rope
         if rope is not None and rope.pairs == "neighbours":

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gatelm.nn.attention import AttentionConfig
 from gatelm.nn.block import LayerConfig
 from gatelm.nn.gate import GateConfig
 from gatelm.nn.model import LayerOverride
@@ -15,6 +14,9 @@ NATIVE_GATES = {
     for form in ("element", "head")
 }
 """The gate that other formats have, in our terms: sigmoid, from x, in the model's dtype."""
+
+DELTA_GATE = GateConfig(site="sdpa", activation="silu")
+"""The gate that other formats have in Gated DeltaNet, in our terms: SiLU, from x, in float32."""
 
 
 def compress(layers: Sequence[LayerConfig]) -> tuple[LayerConfig, tuple[LayerOverride, ...]]:
@@ -38,10 +40,10 @@ def _changes(base: LayerConfig, layer: LayerConfig) -> dict[str, Any]:
     for name, value in here.items():
         if value == there[name]:
             continue
-        if name != "mixer":
+        if name != "mixer" or value["kind"] != there["mixer"]["kind"]:
             out[name] = value
             continue
-        for key in AttentionConfig.model_fields:
+        for key in value:
             if value[key] != there["mixer"][key]:
                 out[f"mixer.{key}"] = value[key]
     return out

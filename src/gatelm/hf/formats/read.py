@@ -10,13 +10,15 @@ from transformers import AutoConfig, PreTrainedConfig
 from transformers.utils import logging
 
 from gatelm.config import ConfigError
-from gatelm.hf.formats.layers import NATIVE_GATES, compress
+from gatelm.hf.formats.layers import DELTA_GATE, NATIVE_GATES, compress
 from gatelm.hf.formats.rope import ORIGINAL, one_spelling, read_rope
 from gatelm.hf.formats.rules import FORMATS, Format
 from gatelm.nn.attention import AttentionConfig
 from gatelm.nn.block import LayerConfig
-from gatelm.nn.ffn import SwiGLUConfig
+from gatelm.nn.ffn import FFNConfig, MoEConfig, SwiGLUConfig
+from gatelm.nn.mixers.delta import GatedDeltaConfig
 from gatelm.nn.model import InitConfig, ModelConfig
+from gatelm.nn.moe import SharedExpertConfig
 from gatelm.nn.norm import NormConfig
 
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu": "gelu", "relu": "relu", "relu2": "relu2"}
@@ -45,8 +47,9 @@ mtp_use_dedicated_embeddings
 """
 _MOE = """
 decoder_sparse_step mlp_only_layers moe_intermediate_size norm_topk_prob num_experts
-num_experts_per_tok shared_expert_intermediate_size
+num_local_experts num_experts_per_tok
 """
+_SHARED = " shared_expert_intermediate_size"
 _WINDOWS = "sliding_window use_sliding_window max_window_layers layer_types"
 _KEYS = {
     "llama": "attention_bias mlp_bias",
@@ -54,8 +57,10 @@ _KEYS = {
     "qwen2": _WINDOWS + " use_mrope",
     "qwen3": _WINDOWS + " attention_bias",
     "paper": _WINDOWS + " attention_bias qkv_bias use_qk_norm " + " ".join(PAPER_KEYS),
-    "qwen3_next": _LINEAR + _MOE,
+    "qwen3_moe": _WINDOWS + " attention_bias" + _MOE,
+    "qwen3_next": _LINEAR + _MOE + _SHARED,
     "qwen3_5_text": _LINEAR,
+    "qwen3_5_moe_text": _LINEAR + _MOE + _SHARED,
     "afmoe": "attention_bias global_attn_every_n_layers layer_types mup_enabled sliding_window "
     "num_dense_layers num_experts num_experts_per_tok num_shared_experts moe_intermediate_size "
     "route_scale n_group num_expert_groups num_limited_groups topk_group score_func route_norm "
@@ -94,7 +99,7 @@ def recognise(tree: Mapping[str, Any], where: str) -> Format:
     known = ", ".join(f.model_type for f in FORMATS.values() if f.name != "paper")
     more = ""
     if kind in ("qwen3_5", "qwen3_5_moe"):
-        more = "; of Qwen3.5 only the text model (qwen3_5_text) is read"
+        more = f"; of Qwen3.5 only the text model ({kind}_text) is read"
     raise ConfigError(f"{where}: model_type {kind!r} cannot be converted; known: {known}{more}")
 
 
@@ -159,9 +164,16 @@ def _filled(text: dict[str, Any], fmt: Format, where: str) -> Any:
 
 def _layer(c: Any, fmt: Format, index: int, where: str) -> LayerConfig:
     kind = _layer_type(c, fmt, index)
+    if kind == "linear_attention" and fmt.delta is not None:
+        return LayerConfig(
+            mixer=_delta(c, where),
+            ffn=_ffn(c, fmt, index, where),
+            gates=(DELTA_GATE,),
+            norm=_norm(c, fmt),
+        )
     if kind not in ("full_attention", "sliding_attention"):
         raise ConfigError(
-            f"{where}: layer {index} is of type {kind}; only softmax attention can be expressed"
+            f"{where}: layer {index} is of type {kind}, which cannot be expressed in this format"
         )
     window = c.sliding_window if kind == "sliding_attention" else None
     heads = c.num_attention_heads if fmt.name != "step3p7" else _step_heads(c, kind)
@@ -181,19 +193,54 @@ def _layer(c: Any, fmt: Format, index: int, where: str) -> LayerConfig:
         bias="qkv" if fmt.name == "qwen2" else bias,
         dropout=c.attention_dropout or 0.0,
     )
+    return LayerConfig(
+        mixer=mixer,
+        ffn=_ffn(c, fmt, index, where),
+        gates=() if gate == "none" else (NATIVE_GATES[gate],),
+        norm=_norm(c, fmt),
+        norm_placement="sandwich" if fmt.sandwich else "pre",
+    )
+
+
+def _delta(c: Any, where: str) -> GatedDeltaConfig:
+    if ACTIVATIONS.get(c.hidden_act) != "silu":
+        raise ConfigError(
+            f"{where}: hidden_act {c.hidden_act!r}: of Gated DeltaNet's convolution, which has "
+            "silu here"
+        )
+    gate = getattr(c, "output_gate_type", None)
+    if gate not in (None, "swish", "silu"):
+        raise ConfigError(f"{where}: output_gate_type {gate!r}: transformers' code computes swish")
+    return GatedDeltaConfig(
+        num_heads=c.linear_num_value_heads,
+        num_key_heads=c.linear_num_key_heads,
+        head_dim=c.linear_key_head_dim,
+        value_dim=c.linear_value_head_dim,
+        conv_tokens=c.linear_conv_kernel_dim,
+        out_norm=NormConfig(eps=c.rms_norm_eps),
+    )
+
+
+def _ffn(c: Any, fmt: Format, index: int, where: str) -> FFNConfig:
     # LFM3 has no such key: its code says silu
     activation = getattr(c, "hidden_act", "silu")
     if activation not in ACTIVATIONS:
         raise ConfigError(f"{where}: hidden_act {activation!r} cannot be expressed")
-    ffn_dim = c.intermediate_size
-    if fmt.name == "qwen3_next" and is_sparse(c, index):
-        ffn_dim = c.moe_intermediate_size
-    return LayerConfig(
-        mixer=mixer,
-        ffn=SwiGLUConfig(ffn_dim=ffn_dim, activation=ACTIVATIONS[activation]),
-        gates=() if gate == "none" else (NATIVE_GATES[gate],),
-        norm=_norm(c, fmt),
-        norm_placement="sandwich" if fmt.sandwich else "pre",
+    activation = ACTIVATIONS[activation]
+    if not is_sparse(c, fmt, index):
+        return SwiGLUConfig(ffn_dim=c.intermediate_size, activation=activation)
+    if is_one_expert(c, fmt):
+        return SwiGLUConfig(ffn_dim=c.moe_intermediate_size, activation=activation)
+    shared = None
+    if fmt.shared_expert == "required":
+        shared = SharedExpertConfig(ffn_dim=c.shared_expert_intermediate_size)
+    return MoEConfig(
+        num_experts=c.num_experts,
+        top_k=c.num_experts_per_tok,
+        ffn_dim=c.moe_intermediate_size,
+        activation=activation,
+        weights="normalised" if getattr(c, "norm_topk_prob", True) else "softmax",
+        shared=shared,
     )
 
 
@@ -202,7 +249,7 @@ def _norm(c: Any, fmt: Format) -> NormConfig:
 
 
 def _layer_type(c: Any, fmt: Format, index: int) -> str:
-    if fmt.name == "mistral":
+    if fmt.name in ("mistral", "qwen3_moe"):
         return "full_attention" if c.sliding_window is None else "sliding_attention"
     types = getattr(c, "layer_types", None)
     return types[index] if types else "full_attention"
@@ -218,10 +265,17 @@ def _gate_form(c: Any, fmt: Format) -> str:
     return fmt.gates[0]
 
 
-def is_sparse(c: Any, index: int) -> bool:
-    """Whether a Qwen3-Next layer has a mixture of experts."""
+def is_sparse(c: Any, fmt: Format, index: int) -> bool:
+    """Whether a layer of Qwen's formats has a mixture of experts."""
+    if fmt.experts != "any layer":
+        return fmt.experts == "all layers"
     step = (index + 1) % c.decoder_sparse_step == 0
     return index not in c.mlp_only_layers and c.num_experts > 0 and step
+
+
+def is_one_expert(c: Any, fmt: Format) -> bool:
+    """Whether mixtures are dense networks in the only form that some engines take."""
+    return fmt.name == "qwen3_next" and c.num_experts == 1
 
 
 def _step_heads(c: Any, kind: str) -> int:
@@ -243,15 +297,6 @@ def _paper(c: Any, where: str) -> None:
         raise ConfigError(f"{where}: use_qk_norm false: only models with QK-norm can be checked")
     if getattr(c, "qkv_bias", False) or c.attention_bias:
         raise ConfigError(f"{where}: qkv_bias: the release has no biases, and none are converted")
-
-
-def _qwen3_next(c: Any, where: str) -> None:
-    sparse = [i for i in range(c.num_hidden_layers) if is_sparse(c, i)]
-    if sparse and c.num_experts != 1:
-        raise ConfigError(
-            f"{where}: num_experts {c.num_experts}: mixtures cannot be expressed; only dense "
-            "layers and the form with one expert can"
-        )
 
 
 def _afmoe(c: Any, where: str) -> None:
@@ -293,7 +338,6 @@ def _step3p7(c: Any, where: str) -> None:
 _READERS: Mapping[str, Callable[[Any, str], None]] = {
     "llama": _llama,
     "paper": _paper,
-    "qwen3_next": _qwen3_next,
     "afmoe": _afmoe,
     "lfm3": _lfm3,
     "step3p7": _step3p7,
@@ -302,6 +346,7 @@ _READERS: Mapping[str, Callable[[Any, str], None]] = {
 _LEFT_OUT: Mapping[str, Iterable[str]] = {
     "qwen3_next": (r"^mtp\.",),
     "qwen3_5_text": (r"^mtp\.",),
+    "qwen3_5_moe_text": (r"^mtp\.",),
     "step3p7": (r"^vision_model\.", r"^vit_large_projector\.", r"^model\.vision"),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from gatelm.hf.formats.hybrid import DeltaPacking
 from gatelm.hf.formats.tensors import (
     AFMOE_NAMES,
     G_PROJ_NAMES,
@@ -24,7 +25,9 @@ class Format:
     (y w) or zero_centred (y (1 + w)). gates: forms of the sigmoid gate after SDPA that it has.
     layout: how q_proj packs the gate; None: the gate is a matrix of its own. biases: of the
     attention projections. windows: none, the same in all layers, or by layer. rope: which layers
-    turn. heads: of the embedding and output matrices.
+    turn. delta: how the projections of Gated DeltaNet layers are packed; None: it has none.
+    experts: which layers may be mixtures of experts. shared_expert: beside them, scaled by a
+    sigmoid. heads: of the embedding and output matrices.
     """
 
     name: str
@@ -41,6 +44,9 @@ class Format:
     rope: Literal["all layers", "windowed layers"] = "all layers"
     partial_rotary: bool = False
     sandwich: bool = False
+    delta: DeltaPacking | None = None
+    experts: Literal["never", "any layer", "all layers"] = "never"
+    shared_expert: Literal["required", "never"] = "never"
     heads: tuple[str, ...] = ("tied", "untied")
     written: bool = True
 
@@ -64,6 +70,7 @@ _QWEN3_5 = Format(
     gates=("element",),
     layout="per_query_head",
     partial_rotary=True,
+    delta="apart",
 )
 
 FORMATS: dict[str, Format] = {
@@ -72,7 +79,7 @@ FORMATS: dict[str, Format] = {
         _QWEN3_5,
         Format(
             "qwen3_next",
-            "Qwen3-Next (one expert)",
+            "Qwen3-Next",
             LLAMA_NAMES,
             "qwen3_next",
             "Qwen3NextForCausalLM",
@@ -80,7 +87,24 @@ FORMATS: dict[str, Format] = {
             gates=("element",),
             layout="per_query_head",
             partial_rotary=True,
+            delta="grouped",
+            experts="any layer",
+            shared_expert="required",
             heads=("untied",),
+        ),
+        Format(
+            "qwen3_5_moe_text",
+            "Qwen3.5 text with experts",
+            LLAMA_NAMES,
+            "qwen3_5_moe_text",
+            "Qwen3_5MoeForCausalLM",
+            norm="zero_centred",
+            gates=("element",),
+            layout="per_query_head",
+            partial_rotary=True,
+            delta="apart",
+            experts="all layers",
+            shared_expert="required",
         ),
         Format(
             "paper",
@@ -119,6 +143,16 @@ FORMATS: dict[str, Format] = {
             "Qwen3ForCausalLM",
             biases=("none", "all"),
             windows="by layer",
+        ),
+        Format(
+            "qwen3_moe",
+            "Qwen3 with experts",
+            LLAMA_NAMES,
+            "qwen3_moe",
+            "Qwen3MoeForCausalLM",
+            biases=("none", "all"),
+            windows="all layers",
+            experts="any layer",
         ),
         Format(
             "afmoe",

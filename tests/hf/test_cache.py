@@ -1,0 +1,100 @@
+"""States of recurrent layers inside transformers' cache: reordered, repeated, never cut."""
+
+import logging
+from importlib import util
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import DynamicCache
+
+from gatelm.hf.cache import LibraryCache, StateLayer
+from gatelm.hf.wrapper import GatelmForCausalLM
+from gatelm.nn.init import init_weights
+from gatelm.nn.model import Decoder, ModelConfig
+
+_spec = util.spec_from_file_location("converting", Path(__file__).with_name("converting.py"))
+assert _spec is not None
+assert _spec.loader is not None
+models = util.module_from_spec(_spec)
+_spec.loader.exec_module(models)
+
+
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch):
+    monkeypatch.setattr(logging.getLogger("transformers"), "disabled", True)
+
+
+@pytest.fixture(scope="module")
+def model():
+    decoder = Decoder(ModelConfig.parse(models.hybrid_tree(), "model"))
+    init_weights(decoder, 0)
+    with torch.no_grad():
+        for parameter in decoder.parameters():
+            parameter.mul_(8.0 if parameter.dim() > 1 else 1.0)
+    return GatelmForCausalLM.from_decoder(decoder.eval(), pad_token_id=0)
+
+
+def tokens(rows, length, seed=1):
+    return torch.randint(
+        3, models.VOCAB, (rows, length), generator=torch.Generator().manual_seed(seed)
+    )
+
+
+def greedy(model, ids, **settings):
+    with torch.no_grad():
+        return model.generate(ids, max_new_tokens=6, do_sample=False, eos_token_id=-1, **settings)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_generation_with_states_equals_generation_without_a_cache(model, beams):
+    ids = tokens(2, 9)
+    cached, plain = (greedy(model, ids, num_beams=beams, use_cache=use) for use in (True, False))
+    assert torch.equal(cached, plain)
+
+
+def test_padded_rows_generate_what_they_generate_alone(model):
+    long, short = tokens(1, 9), tokens(1, 4, seed=2)
+    padded = torch.cat((long, torch.cat((torch.zeros(1, 5, dtype=torch.long), short), 1)))
+    mask = torch.ones_like(padded)
+    mask[1, :5] = 0
+    both = greedy(model, padded, attention_mask=mask)[:, 9:]
+    assert torch.equal(both[:1], greedy(model, long)[:, 9:])
+    assert torch.equal(both[1:], greedy(model, short)[:, 4:])
+
+
+def test_a_cache_goes_on_where_it_stood(model):
+    ids = tokens(2, 12)
+    cache = DynamicCache()
+    with torch.no_grad():
+        model(input_ids=ids[:, :7], cache=cache)
+        assert [type(layer) is StateLayer for layer in cache.layers] == [True, False, True]
+        assert cache.get_seq_length() == 7
+        rest = model(input_ids=ids[:, 7:], cache=cache).logits
+        torch.testing.assert_close(rest, model(input_ids=ids).logits[:, 7:], atol=2e-5, rtol=1e-5)
+
+
+def test_states_follow_rows(model):
+    cache = DynamicCache()
+    with torch.no_grad():
+        model(input_ids=tokens(3, 7), cache=cache)
+    before = [layer.states for layer in cache.layers if isinstance(layer, StateLayer)]
+    cache.reorder_cache(torch.tensor([2, 0, 0]))
+    cache.batch_repeat_interleave(2)
+    cache.batch_select_indices(torch.tensor([0, 5]))
+    after = [layer.states for layer in cache.layers if isinstance(layer, StateLayer)]
+    for old, new in zip(before, after, strict=True):
+        for a, b in zip(old, new, strict=True):
+            assert torch.equal(a[[2, 0]], b)
+
+
+def test_a_state_is_not_cut_back(model):
+    cache = DynamicCache()
+    with torch.no_grad():
+        model(input_ids=tokens(1, 7), cache=cache)
+    with pytest.raises(ValueError, match="cannot be cut back"):
+        cache.crop(2)
+    cache.reset()
+    assert cache.layers[0].get_seq_length() == 0
+    assert not LibraryCache(cache, None).states
+    assert model._is_stateful
