@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from gatelm.cli import claims as claims_command
+from gatelm.cli import curves as curves_command
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -128,6 +131,29 @@ def report(
             f"{run_dir}: no study.yaml there; name a folder that `gatelm study run` wrote"
         )
     _finish(make_plan(load_study(recipe)), run_dir, json, "always")
+
+
+@app.command()
+def export(
+    run_dir: Annotated[
+        Path, typer.Argument(metavar="RUN_DIR", help="The folder `gatelm study run` wrote.")
+    ],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DEST", help="Where README.md, SVGs and results.csv go.")
+    ],
+) -> None:
+    """Write a study's outcome as Markdown with small figures, to keep beside source.
+
+    A section `## Reading` that you write into DEST/README.md stays when you export again.
+    """
+    from gatelm.report.export import export_study
+
+    for path in export_study(run_dir, folder):
+        typer.echo(path)
+
+
+app.command()(claims_command.claims)
+app.command()(curves_command.curves)
 
 
 def _prepare(planned: Plan, console: Console) -> None:

@@ -21,7 +21,7 @@ def claims_markdown(findings: Mapping[str, Finding]) -> str:
         if rows:
             head = ["claim", "statement", "printed", "found"]
             blocks.append(f"**{verdict.capitalize()}**")
-            blocks.append(markdown.table(head, rows, ["left"] * len(head)))
+            blocks.append(markdown.table(head, rows, ("left", "left", "left", "left")))
     return "\n\n".join(blocks)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -54,3 +56,18 @@ def write_atomic(path: Path, text: str) -> None:
     temporary = path.with_name(path.name + ".tmp")
     temporary.write_text(text, encoding="utf-8", newline="\n")
     temporary.replace(path)
+
+
+def typed_command(results: Mapping[str, Any]) -> str:
+    """The command that ran a study, from its results, with the folders it would use by default."""
+    name = str(results.get("study") or "NAME")
+    words = iter(shlex.split(str(results.get("command") or f"gatelm study run {name}")))
+    out = []
+    for word in words:
+        if word == "--out":
+            next(words, None)
+        elif word == "--reuse":
+            out += [word, f"runs/{Path(next(words, '')).name}"]
+        else:
+            out.append(word)
+    return shlex.join(out)

@@ -1,0 +1,1 @@
+"""Published statements as data, and what a study says about each."""

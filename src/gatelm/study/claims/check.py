@@ -1,0 +1,236 @@
+"""What studies say about published statements."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gatelm.config.base import ConfigError
+from gatelm.study.claims import predicates
+from gatelm.study.claims.added import added_parameters
+from gatelm.study.claims.data import Point, StudyData, find_arms
+from gatelm.study.claims.predicates import Evidence, Verdict
+from gatelm.study.claims.registry import (
+    SIZES,
+    BestTest,
+    Claim,
+    DegradationTest,
+    OrderTest,
+    ParametersTest,
+    Registry,
+    StepTest,
+    SurvivalTest,
+    ValueTest,
+    names,
+)
+from gatelm.study.folder import typed_command
+
+Names = Callable[[str], Sequence[str]]
+"""The names that an arm of the registry may have in a study."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A claim with its verdict: `reason` says why, `evidence` with which figures."""
+
+    name: str
+    claim: Claim
+    verdict: Verdict
+    reason: str
+    evidence: tuple[Evidence, ...] = ()
+    commands: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "statement": self.claim.statement,
+            "source": self.claim.source,
+            "published": self.claim.published,
+            "verdict": self.verdict,
+            "reason": self.reason,
+            "evidence": [asdict(evidence) for evidence in self.evidence],
+            "commands": list(self.commands),
+            "contradicts": list(self.claim.contradicts),
+        }
+
+
+def read_results(root: Path) -> Mapping[str, Any]:
+    """results.json of a study's folder.
+
+    Raises:
+        ConfigError: when there is none that can be read.
+    """
+    path = root / "results.json"
+    try:
+        results = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(
+            f"{root}: no results.json there; name a folder that `gatelm study run` wrote"
+        ) from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}: cannot be read as JSON ({error})") from None
+    if not isinstance(results, dict) or not {"parts", "runs", "comparisons"} <= set(results):
+        raise ConfigError(f"{path}: not a study's results; `gatelm study report {root}` makes them")
+    return results
+
+
+def check(registry: Registry, studies: Sequence[Mapping[str, Any]]) -> dict[str, Finding]:
+    """Findings on every claim that the studies speak to, by the claims' names.
+
+    A claim is tested on the studies that it names. A study of a name that no claim knows is asked
+    about every claim whose arms and metric it has.
+    """
+    data = [StudyData.of(results, typed_command(results)) for results in studies]
+    known = {study for claim in registry.all().values() for study in claim.studies}
+    out: dict[str, Finding] = {}
+    for name, claim in registry.all().items():
+        asked = [s for s in data if s.name in claim.studies]
+        others = [s for s in data if s.name not in known]
+        alone = without_runs(name, claim)
+        if alone is not None:
+            if asked:
+                out[name] = alone
+            continue
+        finding = _tested(name, claim, registry, [*asked, *others])
+        if asked or finding.evidence:
+            out[name] = finding
+    return out
+
+
+def without_runs(name: str, claim: Claim) -> Finding | None:
+    """The finding on a claim that needs no run, or that no run can test; None for all others."""
+    if claim.test is None:
+        return Finding(name, claim, "not testable at this scale", claim.why)
+    if not isinstance(claim.test, ParametersTest):
+        return None
+    evidence = added_parameters(claim.test)
+    return Finding(name, claim, evidence.verdict, "counted from the config", (evidence,))
+
+
+def _tested(name: str, claim: Claim, registry: Registry, studies: Sequence[StudyData]) -> Finding:
+    fit = [s for s in studies if s.size in claim.scales or s.size not in SIZES]
+    if studies and not fit:
+        where = " and ".join(claim.scales)
+        reason = f"needs the size {where}" + (f": {claim.why}" if claim.why else "")
+        return Finding(name, claim, "not testable at this scale", reason)
+    evidence: list[Evidence] = []
+    commands: list[str] = []
+    missing: list[str] = []
+    for study in fit:
+        found = list(_evidence(claim, registry, study, missing))
+        evidence += found
+        commands += [study.command] * bool(found)
+    verdict, reason = _verdict(evidence, missing)
+    return Finding(name, claim, verdict, reason, tuple(evidence), tuple(dict.fromkeys(commands)))
+
+
+def _verdict(evidence: Sequence[Evidence], missing: Sequence[str]) -> tuple[Verdict, str]:
+    """One verdict of all points: reproduced only where each that could be tested says so."""
+    tested = [e for e in evidence if e.verdict in ("reproduced", "not reproduced")]
+    held = [e for e in tested if e.verdict == "reproduced"]
+    if tested:
+        reason = f"at {len(held)} of {len(tested)} points" if len(tested) > 1 else ""
+        return ("reproduced" if len(held) == len(tested) else "not reproduced"), reason
+    if any(e.verdict == "not testable at this scale" for e in evidence):
+        return "not testable at this scale", ""
+    return "no data", "" if evidence else "; ".join(dict.fromkeys(missing))
+
+
+def _evidence(
+    claim: Claim, registry: Registry, study: StudyData, missing: list[str]
+) -> Iterator[Evidence]:
+    named = study.name in claim.studies
+    names_of = partial(registry.names_of, study=study.name)
+    whole: dict[str, list[tuple[Point, list[str]]]] = {}
+    for point in study.points:
+        if not _meant(claim, point, in_any_part=not named):
+            continue
+        arms, absent = find_arms(point, arms_of(claim), names_of)
+        if absent:
+            missing.append(f"{study.name}, {point.part}: no arm {', '.join(absent)}")
+        else:
+            whole.setdefault(point.part, []).append((point, arms))
+    for part in whole.values():
+        found = (m for m in names(claim.metric) if any(point.has(m) for point, _ in part))
+        metric = next(found, None)
+        if metric is not None or isinstance(claim.test, SurvivalTest):
+            yield from _of_part(claim, names_of, part, metric or "")
+        else:
+            known = names(claim.metric)[0]
+            missing.append(f"{study.name}, {part[0][0].part}: no finished run has {known}")
+
+
+def _of_part(
+    claim: Claim, names_of: Names, part: Sequence[tuple[Point, list[str]]], metric: str
+) -> Iterator[Evidence]:
+    test = claim.test
+    if isinstance(test, SurvivalTest):
+        yield predicates.survival(part[0][1], [point for point, _ in part])
+        return
+    for point, arms in part:
+        lacking = _lacking(claim, names_of, point)
+        if lacking:
+            yield Evidence(point.where, "not testable at this scale", lacking)
+        elif isinstance(test, (DegradationTest, StepTest)):
+            start = _start(test, point, [p for p, _ in part])
+            if start is not None and isinstance(test, StepTest):
+                yield predicates.step(test, arms, start, point, metric)
+            elif start is not None and isinstance(test, DegradationTest):
+                yield predicates.degradation(test, arms, start, point, metric)
+        else:
+            assert test is not None
+            yield predicates.ONE_POINT[test.kind](test, arms, point, metric)
+
+
+def _start(test: DegradationTest | StepTest, end: Point, points: Sequence[Point]) -> Point | None:
+    """Where the step to `end` began; None where `end` is no end of one."""
+    if end.coordinate(test.axis) != test.end:
+        return None
+    rest = end.without(test.axis)
+    return next(
+        (
+            point
+            for point in points
+            if point.coordinate(test.axis) == test.start and point.without(test.axis) == rest
+        ),
+        None,
+    )
+
+
+def _meant(claim: Claim, point: Point, *, in_any_part: bool) -> bool:
+    in_part = in_any_part or not claim.parts or point.part in claim.parts
+    return in_part and all(point.coordinate(axis) == value for axis, value in claim.at.items())
+
+
+def _lacking(claim: Claim, names_of: Names, point: Point) -> str:
+    """What the claim needs and the point does not have."""
+    for need in claim.needs:
+        arms, absent = find_arms(point, [need.arm], names_of)
+        metric = next((m for m in names(need.metric) if point.has(m)), names(need.metric)[0])
+        mean = None if absent else point.mean(arms[0], metric).mean
+        if mean is None:
+            return f"needs {metric} of {need.arm}, which is not there"
+        low = need.at_least is not None and mean < need.at_least
+        if low or (need.at_most is not None and mean > need.at_most):
+            wanted = predicates.bounds_text(need)
+            return f"needs {metric} of {need.arm} {wanted}, and here it is {mean:.4g}"
+    return ""
+
+
+def arms_of(claim: Claim) -> list[str]:
+    """The arms that a claim's test compares, in its order."""
+    match claim.test:
+        case OrderTest(arms=arms):
+            return list(arms)
+        case BestTest(arm=arm, others=others):
+            return [arm, *others]
+        case ValueTest(arm=arm) | StepTest(arm=arm):
+            return [arm]
+        case ParametersTest() | None:
+            return []
+        case test:
+            return [test.arm, test.baseline]
