@@ -9,7 +9,6 @@ from torch import nn
 
 from gatelm.config import ConfigError
 from gatelm.config.base import nearest
-from gatelm.nn.attention import Attention
 from gatelm.nn.block import Block
 from gatelm.nn.gate import GateProjection
 
@@ -21,9 +20,9 @@ def lora_targets(model: nn.Module, parts: Collection[str] = PARTS) -> dict[str, 
 
         LoraConfig(r=8, **lora_targets(model))
 
-    parts: "attention" (q, k, v, o), "gates", "ffn". A gate's projection is no `nn.Linear`, so that
-        PEFT's "all-linear" passes over it: it goes by `target_parameters`, for which PEFT has no
-        dropout.
+    parts: "attention" (q, k, v, o, and what another mixer has), "gates", "ffn". A gate's
+        projection is no `nn.Linear`, so that PEFT's "all-linear" passes over it: it goes by
+        `target_parameters`, for which PEFT has no dropout.
 
     Raises:
         ConfigError: for an unknown part, or when the model has nothing to adapt.
@@ -34,10 +33,11 @@ def lora_targets(model: nn.Module, parts: Collection[str] = PARTS) -> dict[str, 
     modules: list[str] = []
     parameters: list[str] = []
     for name, module in model.named_modules():
-        if isinstance(module, Attention) and "attention" in parts:
-            modules += _linear(name, module)
-        elif isinstance(module, Block) and module.ffn is not None and "ffn" in parts:
-            modules += _linear(f"{name}.ffn", module.ffn)
+        if isinstance(module, Block):
+            if "attention" in parts:
+                modules += _linear(f"{name}.attn", module.attn)
+            if "ffn" in parts and module.ffn is not None:
+                modules += _linear(f"{name}.ffn", module.ffn)
         elif isinstance(module, GateProjection) and "gates" in parts:
             parameters += [f"{name}.{key}" for key, _ in module.named_parameters()]
     if not modules and not parameters:

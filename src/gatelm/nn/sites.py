@@ -20,9 +20,12 @@ SITE_DOCS = {
     "q": "queries, right after their projection (B,T,N,H)",
     "k": "keys, right after their projection (B,T,K,H); cached gated",
     "v": "values, right after their projection (B,T,K,H); cached gated",
-    "q_rot": "queries after QK-norm and RoPE (B,T,N,H): scales the scores of a query",
-    "k_rot": "keys after QK-norm and RoPE (B,T,K,H): scales the scores of a key; cached gated",
-    "sdpa": "output of scaled dot-product attention, before the heads are merged (B,T,N,H)",
+    "q_rot": "queries after QK-norm and RoPE (in Gated DeltaNet: at unit length) (B,T,N,H): scales "
+    "the scores of a query",
+    "k_rot": "keys after QK-norm and RoPE (in Gated DeltaNet: at unit length) (B,T,K,H): scales "
+    "the scores of a key; cached gated",
+    "sdpa": "output of the heads (of scaled dot-product attention, or of the mixer in its place) "
+    "before they are merged (B,T,N,H)",
     "out": "output of W_o, the branch that is added to the residual (B,T,D)",
     "ffn": "output of the feed-forward network (B,T,D)",
 }

@@ -202,3 +202,25 @@ def test_what_cannot_work_is_refused(mixer: dict, gates: list, sentence: str) ->
 def test_unknown_keys_of_the_mixer_are_named() -> None:
     with pytest.raises(ConfigError, match=r"mixer.*unknown key 'num_kv_heads'"):
         layer([], num_kv_heads=2)
+
+
+def test_chunks_keep_more_digits_than_those_of_transformers() -> None:
+    """Strong decays, as transformers starts with: against float64, and against its recurrence."""
+    module = pytest.importorskip("transformers.models.qwen3_next.modeling_qwen3_next")
+    g = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 192, 8, 16, generator=g) for _ in range(3))
+    q, k = (t / t.norm(dim=-1, keepdim=True) for t in (q, k))
+    rate = 0.01 + 16 * torch.rand(8, generator=g)
+    decay = -rate * torch.nn.functional.softplus(1.5 * torch.randn(2, 192, 8, generator=g) + 1)
+    beta = torch.randn(2, 192, 8, generator=g).sigmoid()
+    given = (q * 0.25, k, v, decay, beta)
+    exact, _ = delta_rule(*(t.double() for t in given), None, None)
+    ours, _ = delta_rule(*given, None, None)
+    settings = {"g": decay, "beta": beta, "initial_state": None, "output_final_state": False}
+    recurrent, _ = module.torch_recurrent_gated_delta_rule(q, k, v, **settings)
+    chunked, _ = module.torch_chunk_gated_delta_rule(q, k, v, **settings)
+    scale = exact.abs().max()
+    errors = [((y - exact).abs().max() / scale).item() for y in (ours, recurrent, chunked)]
+    assert errors[0] < 5e-7
+    assert errors[1] < 5e-7
+    assert errors[0] < errors[2] < 5e-5
