@@ -10,6 +10,8 @@ import typer
 from gatelm.cli.eval_long import by_position as long_documents
 from gatelm.cli.eval_long import one_sentence, parse_lengths, position_lines, progress_bar
 from gatelm.cli.eval_long import table as long_table
+from gatelm.cli.eval_retrieval import retrieval
+from gatelm.cli.eval_retrieval import table as retrieval_table
 
 if TYPE_CHECKING:
     from gatelm.analysis.probe import Probe
@@ -83,7 +85,33 @@ def evaluate(
     batch_size: Annotated[int, typer.Option(min=1, help="Rows at a time.")] = 8,
     tasks: Annotated[
         str | None,
-        typer.Option(metavar="A,B", help="Tasks of lm-evaluation-harness (extra: eval)."),
+        typer.Option(
+            metavar="A,B",
+            help="Retrieval tasks (passkey, niah-single-1, ...; `all`: every one), or tasks of "
+            "lm-evaluation-harness (extra: eval).",
+        ),
+    ] = None,
+    depths: Annotated[
+        int, typer.Option(min=1, help="Retrieval: places of the needle, from start to end.")
+    ] = 5,
+    samples: Annotated[int, typer.Option(min=1, help="Retrieval: texts at each depth.")] = 4,
+    answer_tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Retrieval: tokens an answer may take [default: the right one's and 16 more].",
+        ),
+    ] = None,
+    threshold: Annotated[
+        float, typer.Option(help="Retrieval: points that count for the effective length.")
+    ] = 85.6,
+    seed: Annotated[int, typer.Option(min=0, help="Retrieval: decides keys and answers.")] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Retrieval: a folder for answers, results and heatmaps; a stopped run goes on "
+            "there."
+        ),
     ] = None,
     include_path: Annotated[
         Path | None, typer.Option(help="A folder with task files of your own.")
@@ -97,13 +125,15 @@ def evaluate(
 ) -> None:
     """Measure a model: perplexity and bits per byte of a text, by position, or task scores.
 
-    --by-position reads long documents in chunks, in memory linear in their length.
+    --by-position reads long documents in chunks, in memory linear in their length. Retrieval tasks
+    are generated: text and answer together have exactly each of --lengths tokens.
 
     Every token counts once and the same, whatever the batch size. Bits per byte can be compared
     across tokenizers, perplexity cannot.
     """
     results: dict[str, Any] = {"model": model}
     place = (device, dtype)
+    retrieval_tasks, harness_tasks = _split_tasks(tasks)
     if by_position:
         results["by_position"] = long_documents(
             model,
@@ -116,12 +146,25 @@ def evaluate(
             chunk_tokens=chunk_tokens,
             place=place,
         )
-    elif data is not None or tasks is None:
+    elif tasks is None or (data is not None and not retrieval_tasks):
         results["perplexity"] = _perplexity(
             model, data or "sotu", seq_len, stride, bos, max_tokens, batch_size, place
         )
-    if tasks is not None:
-        results["tasks"] = _tasks(model, tasks, include_path, limit, batch_size, place)
+    if retrieval_tasks:
+        from gatelm.context.retrieval import Request
+
+        wanted = parse_lengths(lengths) if lengths else [1024, 2048]
+        results["retrieval"] = retrieval(
+            model,
+            Request(retrieval_tasks, tuple(wanted), depths, samples, seed, answer_tokens),
+            essays_from=data or "sotu",
+            threshold=threshold,
+            chunk_tokens=chunk_tokens,
+            place=place,
+            out=out,
+        )
+    if harness_tasks:
+        results["tasks"] = _tasks(model, harness_tasks, include_path, limit, batch_size, place)
     if as_json:
         import json
 
@@ -130,6 +173,18 @@ def evaluate(
         typer.echo(json.dumps(finite(results)))
     else:
         typer.echo("\n".join(_table(results)))
+
+
+def _split_tasks(text: str | None) -> tuple[tuple[str, ...], list[str]]:
+    """Retrieval tasks, and what is left to the harness."""
+    if text is None:
+        return (), []
+    from gatelm.context.tasks import TASKS
+
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    names = [task for name in names for task in (TASKS if name == "all" else [name])]
+    ours = tuple(dict.fromkeys(name for name in names if name in TASKS))
+    return ours, [name for name in names if name not in TASKS]
 
 
 def _perplexity(
@@ -188,7 +243,7 @@ def _measure(probe: Probe, rows: Rows, batch_size: int) -> dict[str, Any]:
 
 def _tasks(
     model: str,
-    tasks: str,
+    tasks: list[str],
     include_path: Path | None,
     limit: int | None,
     batch_size: int,
@@ -203,7 +258,7 @@ def _tasks(
         device = "cuda" if torch.cuda.is_available() else "cpu"
     return run_tasks(
         model,
-        [name.strip() for name in tasks.split(",") if name.strip()],
+        tasks,
         include_path=include_path,
         limit=limit,
         batch_size=batch_size,
@@ -239,6 +294,8 @@ def _table(results: dict[str, Any]) -> list[str]:
         lines += position_lines(found["by_position"])
     if found := results.get("by_position"):
         lines += long_table(found)
+    if found := results.get("retrieval"):
+        lines += retrieval_table(found)
     for task, metrics in results.get("tasks", {}).items():
         lines.append(task)
         lines += [f"  {name:<24} {value:.4f}" for name, value in metrics.items()]
