@@ -9,9 +9,11 @@ from pydantic import Field
 from torch import nn
 
 from gatelm.config import Config, ConfigError, added_later, choice
+from gatelm.nn.alibi import AlibiConfig
 from gatelm.nn.backends import BACKENDS
 from gatelm.nn.context import Context
 from gatelm.nn.gate import GateConfig, ModifierConfig, SiteShape, build_modifier
+from gatelm.nn.memory import MemoryConfig
 from gatelm.nn.norm import Norm, NormConfig
 from gatelm.nn.parts import Part
 from gatelm.nn.pattern import BlockSparseConfig, Direction, Pattern
@@ -40,6 +42,8 @@ class AttentionConfig(Config):
     qk_norm: NormConfig | None = None
     """A norm over each query's and key's head_dim channels, before RoPE."""
     rope: RopeConfig | None = RopeConfig()
+    position_bias: AlibiConfig | None = added_later(None)
+    """What is added to the scores for distance; in place of `rope`, which is then null."""
     projection: LatentConfig | None = added_later(None)
     """Keys and values through a small latent; None: a matrix each for queries, keys and values."""
     window_tokens: int | None = Field(default=None, ge=1)
@@ -50,6 +54,8 @@ class AttentionConfig(Config):
     """Only some blocks of keys are seen; None: all keys in reach."""
     direction: Direction = added_later("causal")
     """full: keys after the query are seen too; of encoders only."""
+    memory: MemoryConfig | None = added_later(None)
+    """Cross attention: keys and values of a second sequence; None: of the text itself."""
     bias: Literal["none", "qkv", "all"] = "none"
     scale: float | None = None
     """Factor on q k^T; None: 1/sqrt(head_dim)."""
@@ -64,7 +70,10 @@ class AttentionConfig(Config):
     @property
     def pattern(self) -> Pattern:
         """Which keys its queries see, and what is added to their scores."""
-        return Pattern(self.window_tokens, self.first_tokens, self.sparsity, self.direction)
+        if self.memory is not None:
+            return Pattern(direction="full", keys="memory")
+        slopes = None if self.position_bias is None else self.position_bias.slopes(self.num_heads)
+        return Pattern(self.window_tokens, self.first_tokens, self.sparsity, self.direction, slopes)
 
     def width(self, hidden_dim: int) -> int:
         """Channels of one head."""
@@ -103,12 +112,15 @@ class AttentionConfig(Config):
         queries, keys = self.num_heads * width, self.kv_heads * width
         bias = {"none": 0, "qkv": queries + 2 * keys, "all": queries + 2 * keys + hidden_dim}
         on_heads = 2 * self.qk_norm.num_weights(width) if self.qk_norm else 0
+        if self.memory is not None:  # its keys and values cost nothing per token of the text
+            of_memory = 2 * keys * self.memory.hidden_dim
+            return Part(2 * hidden_dim * queries, bias[self.bias] + of_memory, on_heads)
         return Part(hidden_dim * (2 * queries + 2 * keys), bias[self.bias], on_heads)
 
     def mixing_flops_per_token(self, hidden_dim: int, seq_len: int) -> int:
         """Of the whole T x T square, as kernels' counters do: no discount for causality."""
         both = self.width(hidden_dim) + self.value_width(hidden_dim)
-        return 2 * self.num_heads * both * seq_len
+        return 2 * self.num_heads * both * (self.memory.max_tokens if self.memory else seq_len)
 
     def caches_latent(self, sites: Collection[str]) -> bool:
         """Whether the cache holds latents: a modifier at one of `sites` may stand in the way."""
@@ -116,6 +128,10 @@ class AttentionConfig(Config):
 
     def cached_values(self, hidden_dim: int, num_tokens: int, sites: Collection[str] = ()) -> int:
         """Keys and values, or latents, of `num_tokens` tokens with modifiers at `sites`."""
+        if self.memory is not None:
+            num_tokens = self.memory.max_tokens
+        elif self.window_tokens is not None:
+            num_tokens = min(num_tokens, self.window_tokens - 1 + self.first_tokens)
         if self.projection is not None and self.caches_latent(sites):
             return (self.projection.kv_rank + self.turning(hidden_dim)) * num_tokens
         both = self.width(hidden_dim) + self.value_width(hidden_dim)
@@ -136,11 +152,14 @@ class AttentionConfig(Config):
         if self.rope is not None:
             self.rope.check(self.width(hidden_dim), where)
             self._check_moving(where)
+        self._check_bias(where)
         if self.projection is not None:
             self._check_latent(hidden_dim, where)
         if self.qk_norm is not None and self.qk_norm.gate is not None:
-            raise ConfigError(f"{where}.qk_norm.gate: only norms of the residual have one; leave it")
+            raise ConfigError(f"{where}.qk_norm.gate: only norms of the residual have one")
         self._check_pattern(where)
+        if self.memory is not None:
+            self._check_memory(where)
         if self.dropout and not BACKENDS[self.backend].capabilities.dropout:
             raise ConfigError(f"{where}.dropout: the {self.backend} backend has none")
 
@@ -154,6 +173,27 @@ class AttentionConfig(Config):
             raise ConfigError(
                 f"{where}.sparsity: goes without window_tokens; its near keys are "
                 "sparsity.local_blocks"
+            )
+
+    def _check_memory(self, where: str) -> None:
+        if self.rope is not None:
+            raise ConfigError(
+                f"{where}.rope: the tokens of a memory have no place in the text; set rope to null"
+            )
+        for name in ("window_tokens", "sparsity", "projection"):
+            if getattr(self, name) is not None:
+                raise ConfigError(f"{where}.{name}: all of a memory is seen as it is; leave it out")
+
+    def _check_bias(self, where: str) -> None:
+        if self.position_bias is None:
+            return
+        if self.rope is not None:
+            raise ConfigError(
+                f"{where}.position_bias: alibi stands in place of rotary positions; set rope: null"
+            )
+        if self.memory is not None:
+            raise ConfigError(
+                f"{where}.position_bias: a second sequence (memory) is at no distance; leave it out"
             )
 
     def _check_moving(self, where: str) -> None:
@@ -188,11 +228,21 @@ class AttentionConfig(Config):
 
     def check_gate(self, gate: GateConfig, where: str) -> None:
         """Raises ConfigError for a gate that cannot work here."""
+        if gate.needs_lse and self.memory is not None and self.backend == "sdpa":
+            raise ConfigError(
+                f"{where}.inputs: mixer.backend 'sdpa' returns no lse of a memory; use eager"
+            )
         if gate.needs_lse and not BACKENDS[self.backend].capabilities.lse:
             able = [name for name, b in BACKENDS.items() if b.capabilities.lse]
             raise ConfigError(
                 f"{where}.inputs: lse is not returned by mixer.backend {self.backend!r}; "
                 f"use {' or '.join(able)}"
+            )
+        from_text = {"x", "resid", "q"} & set(gate.inputs)
+        if self.memory is not None and gate.site in ("k", "v", "k_rot") and from_text:
+            raise ConfigError(
+                f"{where}.inputs: keys and values of mixer.memory are not tokens of the text; use "
+                "y or const, or a site of the query's side (q, q_rot, sdpa, out)"
             )
         scales = gate.granularity == "head" and gate.operation == "mul"
         if scales and gate.site in ("q", "k") and self.qk_norm is not None:
@@ -218,8 +268,9 @@ class Attention(nn.Module):
         width = cfg.width(hidden_dim)
         self.scale = width**-0.5 if cfg.scale is None else cfg.scale
         if cfg.projection is None:
+            bias = cfg.bias != "none"
             self.qkv = QKVProjection(
-                hidden_dim, cfg.num_heads, cfg.kv_heads, width, bias=cfg.bias != "none"
+                hidden_dim, cfg.num_heads, cfg.kv_heads, width, bias, cfg.memory
             )
         else:
             cached = "latent" if cfg.caches_latent([m.site for m in modifiers]) else "keys"
@@ -235,6 +286,8 @@ class Attention(nn.Module):
             ATTENTION_SITES,
             {m.site: build_modifier(m, cfg.site_shape(m.site, hidden_dim)) for m in modifiers},
         )
+        wanted = any(isinstance(m, GateConfig) and m.needs_lse for m in modifiers)
+        self.lse: Literal["skip", "return"] = "return" if wanted else "skip"
         self.backend_taps = Taps(BACKEND_TAPS)
 
     def forward(
@@ -242,7 +295,7 @@ class Attention(nn.Module):
     ) -> Float[Tensor, "B T D"]:
         """The attention branch of x, the normed residual; `resid` is the raw one."""
         sources = Sources(x=x, resid=resid)
-        q, k, v, latent = self.qkv(x)
+        q, k, v, latent = self.qkv(x, context.memory)
         q = sources.q = self.gates("q", q, sources)
         k = self.gates("k", k, sources)
         v = self.gates("v", v, sources)
@@ -267,6 +320,7 @@ class Attention(nn.Module):
             scale=self.scale,
             dropout=self.cfg.dropout if self.training else 0.0,
             observe=self.backend_taps,
+            lse=self.lse,
         )
         y = self.gates("sdpa", y, sources)
         y = self.o_proj(y.flatten(-2))

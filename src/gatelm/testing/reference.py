@@ -13,6 +13,7 @@ from gatelm.nn.block import LayerConfig
 from gatelm.nn.gate import ACTIVATIONS, GateConfig, SiteActivationConfig, SiteNormConfig
 from gatelm.nn.norm import NormConfig
 from gatelm.nn.shapes import Float, Int, Tensor
+from gatelm.testing.patterns import added
 from gatelm.testing.rope import reference_frequency
 
 Params = Mapping[str, Tensor]
@@ -107,7 +108,8 @@ def _attention_row(
         rows, lse = [], []
         for i in range(x.shape[0]):
             keys = [j for j in range(x.shape[0]) if visible(i, j, docs, mixer.window_tokens)]
-            exponentials = torch.exp(scale * (k[h // group][keys] @ q[h][i]))
+            bias = torch.tensor([added(i, j, h, mixer.pattern) for j in keys], dtype=x.dtype)
+            exponentials = torch.exp(scale * (k[h // group][keys] @ q[h][i]) + bias)
             total = exponentials.sum()
             rows.append((exponentials / total) @ v[h // group][keys])
             lse.append(torch.log(total))

@@ -125,6 +125,8 @@ def _mixers(cfg: ModelConfig, layers: tuple[LayerConfig, ...], fmt: Format) -> I
             yield "layers without rotary positions (mixer.rope), which the format always has there"
         if not turns and mixer.rope is not None:
             yield "rotary positions in layers without a window, where the format has none"
+    if any(m.position_bias is not None for m in mixers):
+        yield "a bias for distance (mixer.position_bias), the format has none"
     ropes = [m.rope for m in mixers if m.rope is not None]
     yield from _one(
         ((r.base, r.partial_factor, r.scaling) for r in ropes), "rotary positions (mixer.rope)"
