@@ -2,22 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
+from gatelm.analysis.metric import Metric
+from gatelm.analysis.run_metrics import OF_STUDIES, OF_TRAINING
 from gatelm.config.base import nearest
-
-
-@dataclass(frozen=True)
-class Metric:
-    """name: the key in result.json. better: the direction a reader hopes for, None if neither."""
-
-    name: str
-    label: str
-    definition: str
-    better: Literal["lower", "higher"] | None = None
-    unit: str | None = None
-
 
 COUNTED = (
     "Queries: all but the first of each document (it can only look at itself) and padding. "
@@ -340,6 +327,29 @@ _ALL = (
         "absent where they start at zero.",
         None,
     ),
+    Metric(
+        "expert_load_max",
+        "Load of the busiest expert",
+        "num_experts times the share of all choices that fell on the expert chosen most often "
+        "(1 for a balanced router, at most num_experts / top_k); mean over the layers with "
+        "experts. Padding is left out.",
+        "lower",
+    ),
+    Metric(
+        "experts_rarely_used",
+        "Experts rarely used",
+        "Share of the experts of all layers that get less than a tenth of a balanced share of the "
+        "choices.",
+        "lower",
+    ),
+    Metric(
+        "balance_loss",
+        "Balance loss",
+        "num_experts * sum_i f_i P_i, f_i the share of all choices that fell on expert i, P_i its "
+        "mean probability over tokens, both over all held-out tokens; mean over the layers with "
+        "experts (arXiv 2101.03961, eq. 4). 1 for a balanced router.",
+        "lower",
+    ),
 )
 
 CAUSAL_STEMS = ("val_loss", "first_token_share", "sink_rate")
@@ -371,8 +381,11 @@ _CAUSAL = tuple(
     for how, what in FORCED_GATES.items()
 )
 
-METRICS: dict[str, Metric] = {metric.name: metric for metric in (*_ALL, *_CAUSAL)}
-"""Metrics of the final look and the health pass. A name may carry a mark: `accuracy_trigger`."""
+METRICS: dict[str, Metric] = {
+    metric.name: metric for metric in (*_ALL, *_CAUSAL, *OF_TRAINING, *OF_STUDIES)
+}
+"""Metrics of the final look and the health pass, of training, and of a study's runs taken together.
+A name may carry a mark: `accuracy_trigger`."""
 
 MARKABLE = (
     *("val_loss", "accuracy", "first_token_share", "first_token_share_uniform", "gate_mean"),

@@ -44,6 +44,14 @@ Workers = Annotated[
         "one on a GPU].",
     ),
 ]
+Reuse = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--reuse",
+        metavar="RUN_DIR",
+        help="Copy results of equal runs from another study's folder; may be repeated.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
 
 
@@ -53,6 +61,7 @@ def run(
     overrides: Overrides = None,
     out: Out = None,
     workers: Workers = None,
+    reuse: Reuse = None,
     json: Json = False,
 ) -> None:
     """Train every run that has no result yet, then report.
@@ -75,7 +84,8 @@ def run(
         planned,
         root,
         workers=workers,
-        command=_command(recipe, overrides, out),
+        reuse=reuse or (),
+        command=_command(recipe, overrides, out, reuse),
         display=make_display(console),
     )
     when_done: Rebuild = "never" if outcome.stopped_by else "if outdated"
@@ -223,8 +233,14 @@ def _tell(outcome: Outcome, planned: Plan, root: Path, command: str, workers: in
         raise typer.Exit(1)
 
 
-def _command(recipe: str, overrides: list[str] | None, out: Path | None) -> str:
+def _command(
+    recipe: str, overrides: list[str] | None, out: Path | None, reuse: list[Path] | None
+) -> str:
     words = ["gatelm", "study", "run", recipe]
     for override in overrides or ():
         words += ["--set", override]
-    return shlex.join([*words, "--out", str(out)] if out else words)
+    if out:
+        words += ["--out", str(out)]
+    for folder in reuse or ():
+        words += ["--reuse", str(folder)]
+    return shlex.join(words)

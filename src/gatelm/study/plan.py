@@ -15,7 +15,9 @@ from gatelm.config.base import ConfigError, nearest
 from gatelm.config.load import flatten, set_path
 from gatelm.nn.count import count, flops_per_token
 from gatelm.study.matching import Quantity, nearest_width
+from gatelm.study.sensitivity import LR_AXIS, LR_METRICS
 from gatelm.study.spec import PartConfig, StudyConfig
+from gatelm.study.speed import SPEED_METRICS
 from gatelm.study.vocabulary import sized
 from gatelm.train.config import RunConfig
 
@@ -91,12 +93,28 @@ def _check_metrics(name: str, part: PartConfig) -> None:
             describe(metric)
         except ValueError as error:
             raise ConfigError(f"part {name}: metrics: {error}") from None
+        if metric in LR_METRICS and LR_AXIS not in part.axes:
+            raise ConfigError(
+                f"part {name}: metrics: {metric} is taken over learning rates; add the axis "
+                f"{LR_AXIS}, or leave it out"
+            )
+
+
+def _check_validations(name: str, part: PartConfig, config: RunConfig) -> None:
+    for metric in part.metrics:
+        needs = metric in LR_METRICS or metric in SPEED_METRICS
+        if needs and config.train.eval_every_steps is None:
+            raise ConfigError(
+                f"part {name}: metrics: {metric} needs validations along the way; set "
+                "base.train.eval_every_steps"
+            )
 
 
 def _plan_point(
     study: str, name: str, part: PartConfig, axes: Mapping[str, Any]
 ) -> list[PlannedRun]:
     baseline = _config(part, name, part.baseline, axes)
+    _check_validations(name, part, baseline)
     out: list[PlannedRun] = []
     for arm in part.arms:
         config = _matched(part, name, arm, axes, baseline)

@@ -13,17 +13,20 @@ import json
 import math
 import platform
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import gatelm
+from gatelm.analysis.run_metrics import TRAINING_METRICS
 from gatelm.study.folder import State, read_json, read_state, write_atomic
 from gatelm.study.plan import Plan, PlannedRun
+from gatelm.study.sensitivity import LR_AXIS, LR_METRICS, sweeps
 from gatelm.study.sentence import sentence
 from gatelm.study.spec import PartConfig
+from gatelm.study.speed import SPEED_METRICS, TIMED, speed
 from gatelm.study.statistics import Comparison, correct, mean_interval, paired_difference
 
 Values = dict[int, float]
@@ -45,15 +48,17 @@ def _update(path: Path, text: str) -> None:
 
 def collect(plan: Plan, root: Path) -> dict[str, Any]:
     """Everything known about the plan's runs, as JSON-compatible data."""
-    states = {run: read_state(root, run) for run in plan.runs}
+    states = _states(plan, root)
     study = plan.study
     summaries: list[dict[str, Any]] = []
     comparisons: list[dict[str, Any]] = []
     for name, part in study.parts.items():
         cells = _cells(plan.of(name), states)
+        swept = _swept_cells(plan.of(name), states, root) if LR_AXIS in part.axes else []
         for metric in part.metrics:
-            summaries += _summaries(name, part, metric, cells)
-            comparisons += _comparisons(name, part, metric, cells)
+            of_metric = swept if metric in LR_METRICS else cells
+            summaries += _summaries(name, part, metric, of_metric)
+            comparisons += _comparisons(name, part, metric, of_metric)
     command = root / "command.txt"
     return {
         "study": study.name,
@@ -70,11 +75,31 @@ def collect(plan: Plan, root: Path) -> dict[str, Any]:
     }
 
 
+def _states(plan: Plan, root: Path) -> dict[PlannedRun, State]:
+    """The state of every run, its metrics with those of training and of speed to loss."""
+    states = {run: read_state(root, run) for run in plan.runs}
+    more: dict[PlannedRun, dict[str, Any]] = {
+        run: {name: state.result["training"][name] for name in TRAINING_METRICS}
+        for run, state in states.items()
+        if TRAINING_METRICS[0] in (state.result.get("training") or {})
+    }
+    for name, part in plan.study.parts.items():
+        if set(part.metrics) & set(SPEED_METRICS):
+            for run, values in speed(plan.of(name), states, root, part.baseline).items():
+                more.setdefault(run, {}).update(values)
+    return {run: _with_metrics(state, more.get(run, {})) for run, state in states.items()}
+
+
+def _with_metrics(state: State, more: Mapping[str, Any]) -> State:
+    metrics = {**state.result.get("metrics", {}), **more}
+    return replace(state, result={**state.result, "metrics": metrics}) if more else state
+
+
 def to_csv(results: Mapping[str, Any]) -> str:
     """One row a run; cells without a value are empty."""
     runs = results["runs"]
     axes = list(dict.fromkeys(path for run in runs for path in run["axes"]))
-    metrics = sorted({metric for run in runs for metric in run["metrics"]})
+    metrics = sorted({metric for run in runs for metric in run["metrics"]} - set(TIMED))
     fixed = ["part", "arm", "seed", "status", "config_hash", "parameters", "gate_parameters"]
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
@@ -116,6 +141,23 @@ def _cells(runs: Iterable[PlannedRun], states: Mapping[PlannedRun, State]) -> li
         by_seed = {run.seed: states[run] for run in members}
         out.append(_Cell(members[0].arm, members[0].axes, by_seed))
     return out
+
+
+def _swept_cells(
+    runs: Iterable[PlannedRun], states: Mapping[PlannedRun, State], root: Path
+) -> list[_Cell]:
+    """An arm's metrics over its learning rates, as if each seed's grid were one run."""
+    return [
+        _Cell(
+            sweep.arm,
+            sweep.axes,
+            {
+                seed: State("finished", {"metrics": dict(metrics)})
+                for seed, metrics in sweep.metrics.items()
+            },
+        )
+        for sweep in sweeps(runs, states, root)
+    ]
 
 
 def _summaries(

@@ -6,7 +6,7 @@ import pickle
 import signal
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -21,6 +21,7 @@ from gatelm.study.lock import exclusive
 from gatelm.study.plan import Plan, PlannedRun
 from gatelm.study.progress import Display, PlainDisplay
 from gatelm.study.resources import Resources, share
+from gatelm.study.reuse import take_over
 from gatelm.study.worker import SIGNALS, STOP, Ended, Step, Task, work
 
 TRAINER = "gatelm.train.loop:train"
@@ -43,6 +44,7 @@ def run(
     root: Path,
     *,
     workers: int | None = None,
+    reuse: Iterable[Path] = (),
     command: str = "",
     trainer: str = TRAINER,
     display: Display | None = None,
@@ -51,18 +53,23 @@ def run(
 
     A run that raises, or whose process dies, is recorded as failed and the rest goes on; the next
     call tries it again. SIGINT or SIGTERM lets every run save a checkpoint and ends the call; a
-    second one ends it at once. `trainer` is `module:function` with the signature of
+    second one ends it at once. Results of equal runs are copied from the studies in `reuse` first
+    (see `study.reuse.take_over`). `trainer` is `module:function` with the signature of
     `gatelm.train.loop.train`.
 
     Raises:
-        ConfigError: when another process is at work in `root`.
+        ConfigError: when another process is at work in `root`, or nothing can be reused.
     """
     resources = share(plan, workers)
     root.mkdir(parents=True, exist_ok=True)
     with exclusive(root):
         write_atomic(root / "study.yaml", dump(plan.study.tree()))
         write_atomic(root / "command.txt", command + "\n")
-        return _Scheduler(plan, root, trainer, resources, display or PlainDisplay()).run()
+        display = display or PlainDisplay()
+        taken = take_over(plan, root, reuse)
+        if taken:
+            display.note(f"taken over from other studies: {len(taken)} of {len(plan.runs)} runs")
+        return _Scheduler(plan, root, trainer, resources, display).run()
 
 
 class _Worker:

@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from gatelm.config.base import Config, ConfigError, nearest
 from gatelm.config.load import load, merge, parse_value, set_path
+from gatelm.study.arms import ArmsFrom, with_made_arms
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 
@@ -46,6 +47,8 @@ class PartConfig(Config):
     """The run's config; `extends: FILE` (relative to the study's file) merges another one in."""
     arms: dict[str, dict[str, Any]]
     """Name of each arm, and the values it sets: `{config.path: value}`."""
+    arms_from: tuple[ArmsFrom, ...] = ()
+    """Further arms, made from registries such as the gates' activations as the study is read."""
     baseline: str
     """The arm that all others are compared with."""
     axes: dict[str, tuple[Any, ...]] = Field(default_factory=dict)
@@ -65,6 +68,19 @@ class PartConfig(Config):
     @property
     def primary(self) -> tuple[str, ...]:
         return self.primary_metrics or self.metrics
+
+    @model_validator(mode="before")
+    @classmethod
+    def _make_arms(cls, tree: Any) -> Any:
+        """A part that has been read has all its arms written out, and no templates left."""
+        if not isinstance(tree, Mapping) or not tree.get("arms_from"):
+            return tree
+        templates = [
+            ArmsFrom.parse(template, f"arms_from.{index}")
+            for index, template in enumerate(tree["arms_from"])
+        ]
+        arms = with_made_arms(tree.get("arms") or {}, templates)
+        return {**tree, "arms": arms, "arms_from": ()}
 
     @field_validator("arms", mode="before")
     @classmethod

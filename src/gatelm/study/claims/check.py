@@ -133,7 +133,7 @@ def _verdict(evidence: Sequence[Evidence], missing: Sequence[str]) -> tuple[Verd
     tested = [e for e in evidence if e.verdict in ("reproduced", "not reproduced")]
     held = [e for e in tested if e.verdict == "reproduced"]
     if tested:
-        reason = f"at {len(held)} of {len(tested)} points" if len(tested) > 1 else ""
+        reason = f"holds at {len(held)} of {len(tested)} points" if len(tested) > 1 else ""
         return ("reproduced" if len(held) == len(tested) else "not reproduced"), reason
     if any(e.verdict == "not testable at this scale" for e in evidence):
         return "not testable at this scale", ""

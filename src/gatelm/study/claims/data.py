@@ -77,7 +77,7 @@ class Point:
     def study_difference(self, arm: str, baseline: str, metric: str) -> Comparison | None:
         """As the study itself compared them, corrected for its other arms."""
         entry = self.compared.get((arm, baseline, metric))
-        if entry is None:
+        if entry is None or not set(Comparison.__dataclass_fields__) <= set(entry):
             return None
         return Comparison(**{name: entry[name] for name in Comparison.__dataclass_fields__})
 
@@ -110,19 +110,21 @@ def find_arms(
 
 
 def _points(results: Mapping[str, Any]) -> Iterator[Point]:
+    """Every place that runs are at; results may be those of a study under way."""
     for part, spec in results["parts"].items():
         places: dict[str, Mapping[str, Any]] = {}
         runs: dict[str, dict[str, dict[int, Mapping[str, Any]]]] = {}
-        for run in results["runs"]:
-            if run["part"] == part:
-                key = json.dumps(run["axes"])
-                places[key] = run["axes"]
-                runs.setdefault(key, {}).setdefault(run["arm"], {})[run["seed"]] = run
+        for run in results.get("runs") or ():
+            if run.get("part") == part and "seed" in run:
+                axes = run.get("axes") or {}
+                key = json.dumps(axes)
+                places[key] = axes
+                runs.setdefault(key, {}).setdefault(str(run.get("arm")), {})[run["seed"]] = run
         for key, axes in places.items():
             compared = {
-                (c["arm"], c["baseline"], c["metric"]): c
-                for c in results["comparisons"]
-                if c["part"] == part and json.dumps(c["axes"]) == key
+                (str(c.get("arm")), str(c.get("baseline")), str(c.get("metric"))): c
+                for c in results.get("comparisons") or ()
+                if c.get("part") == part and json.dumps(c.get("axes") or {}) == key
             }
             yield Point(part, axes, float(spec.get("confidence") or 0.95), runs[key], compared)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -74,7 +75,8 @@ def value(test: ValueTest, arms: Sequence[str], point: Point, metric: str) -> Ev
     """The interval of the arm's mean."""
     (arm,) = arms
     found = point.mean(arm, metric)
-    return _evidence(point, found.n, within(found, test), f"{arm}: {_interval(found)}")
+    text = f"{arm}: {_interval(found)}{_against(found, test)}"
+    return _evidence(point, found.n, within(found, test), text)
 
 
 def ratio(test: RatioTest, arms: Sequence[str], point: Point, metric: str) -> Evidence:
@@ -84,7 +86,9 @@ def ratio(test: RatioTest, arms: Sequence[str], point: Point, metric: str) -> Ev
     paired = [top[seed] / bottom[seed] for seed in top if bottom.get(seed)]
     found = mean_interval(paired, point.confidence)
     means = [_number(point.mean(name, metric).mean) for name in (arm, baseline)]
-    text = f"{arm} {means[0]}, {baseline} {means[1]}; ratio {_interval(found)}"
+    text = (
+        f"{arm} {means[0]}, {baseline} {means[1]}; ratio {_interval(found)}{_against(found, test)}"
+    )
     return _evidence(point, found.n, within(found, test), text)
 
 
@@ -112,7 +116,8 @@ def step(test: StepTest, arms: Sequence[str], start: Point, end: Point, metric: 
     (arm,) = arms
     before, after = start.values(arm, metric), end.values(arm, metric)
     found = mean_interval([after[s] - before[s] for s in after if s in before], end.confidence)
-    text = f"{test.axis} from {test.start} to {test.end} adds {_interval(found)} with {arm}"
+    added = f"{_interval(found)} with {arm}{_against(found, test)}"
+    text = f"{test.axis} from {test.start} to {test.end} adds {added}"
     return _evidence(end, found.n, within(found, test), text)
 
 
@@ -160,6 +165,19 @@ def within(found: Interval, bounds: Bounds) -> bool:
         return False
     above = bounds.at_least is None or found.low >= bounds.at_least
     return above and (bounds.at_most is None or found.high <= bounds.at_most)
+
+
+def _against(found: Interval, bounds: Bounds) -> str:
+    """What was asked, and whether the interval is outside or only reaches beyond it."""
+    if found.low is None or found.high is None:
+        return ""
+    low = -math.inf if bounds.at_least is None else bounds.at_least
+    high = math.inf if bounds.at_most is None else bounds.at_most
+    asked = f"asked: {bounds_text(bounds)}"
+    if within(found, bounds):
+        return f" ({asked})"
+    outside = found.high < low or found.low > high
+    return f" ({asked}; {'all of it lies outside' if outside else 'it reaches beyond'})"
 
 
 def bounds_text(bounds: Bounds) -> str:
