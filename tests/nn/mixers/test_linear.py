@@ -96,7 +96,7 @@ def test_every_feature_map_has_a_naive_twin() -> None:
         ({"num_heads": 5}, [], "not a multiple of 5 heads"),
         ({"num_kv_heads": 3}, [], "cannot be divided among 3"),
         ({"feature_map": "identity"}, [], "set normaliser to none"),
-        ({"feature_map": "elu2"}, [], "did you mean 'elu1'"),
+        ({"feature_map": "sofmax"}, [], "did you mean 'softmax'"),
         ({"rope": {"partial_factor": 1.0}}, [], "cannot turn in pairs"),
         ({}, ["learned-sink"], "lse is of a softmax"),
         ({}, ["scores-key"], "has no 'k_rot'; use q or k or v or sdpa or out or ffn"),
