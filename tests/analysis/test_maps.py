@@ -6,15 +6,15 @@ from gatelm.nn.masks import AttentionMask
 from gatelm.testing.statistics import naive_weights
 
 
+@pytest.mark.parametrize("slopes", [None, (0.5, 0.25, 0.125, 0.0)])
 @pytest.mark.parametrize("window_tokens", [None, 4])
-def test_a_map_holds_the_weights(window_tokens):
+def test_a_map_holds_the_weights(window_tokens, slopes):
     generator = torch.Generator().manual_seed(0)
     q = torch.randn(12, 4, 8, generator=generator)
     k = torch.randn(12, 2, 8, generator=generator)
-    found = attention_map(q, k, scale=0.5, window_tokens=window_tokens)
-    expected = naive_weights(
-        q[None], k[None], AttentionMask(12, 12), scale=0.5, window_tokens=window_tokens
-    )[1]
+    settings = {"scale": 0.5, "window_tokens": window_tokens, "alibi_slopes": slopes}
+    found = attention_map(q, k, **settings)
+    expected = naive_weights(q[None], k[None], AttentionMask(12, 12), **settings)[1]
     torch.testing.assert_close(found, expected[0])
 
 

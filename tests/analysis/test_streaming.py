@@ -1,9 +1,10 @@
 import pytest
 import torch
 
-from gatelm.analysis.streaming import attention_rows
+from gatelm.analysis.probe import AttentionCall
+from gatelm.analysis.streaming import attention_rows, weight_blocks
 from gatelm.nn.masks import AttentionMask
-from gatelm.testing.statistics import naive_attention_rows
+from gatelm.testing.statistics import naive_attention_rows, naive_weights
 
 DOCUMENTS = {
     "one": None,
@@ -45,6 +46,22 @@ def test_fewer_queries_than_keys(documents):
     q, k, mask = make(DOCUMENTS[documents], num_queries=9)
     assert_equal_to_naive(q, k, mask, window_tokens=6)
     assert_equal_to_naive(q, k, mask)
+
+
+@pytest.mark.parametrize("documents", DOCUMENTS)
+@pytest.mark.parametrize("window_tokens", [None, 5])
+def test_distance_may_count(documents, window_tokens):
+    q, k, mask = make(DOCUMENTS[documents], num_queries=9)
+    slopes = (0.5, 0.25, 0.125, 0.0)
+    settings = {"window_tokens": window_tokens, "alibi_slopes": slopes}
+    assert_equal_to_naive(q, k, mask, block_elements=3 * 2 * 4 * 21, **settings)
+    call = AttentionCall(0, q, k, k, mask, 0.35, window_tokens, alibi_slopes=slopes)
+    rows = attention_rows(q, k, mask, scale=0.35, **settings)
+    blocks = weight_blocks(call, rows.lse, rows.layout, block_elements=2 * 2 * 4 * 21)
+    expected = naive_weights(q, k, mask, scale=0.35, **settings)[1]
+    for block in blocks:
+        found = expected[:, :, block.start : block.stop, block.low : block.high]
+        torch.testing.assert_close(block.weights, found, rtol=1e-5, atol=1e-6)
 
 
 def test_softcap_and_learned_sink():

@@ -43,7 +43,7 @@ class GatelmProbe:
         self._attention = attention_layers(self.model)
         self.attention_layers = tuple(self._attention)
         self.unread = {
-            layer: "its mixer is no softmax attention"
+            layer: _why_unread(self.model.layers[layer].attn)
             for layer in range(self.num_layers)
             if layer not in self._attention
         }
@@ -65,8 +65,12 @@ class GatelmProbe:
         tokens: Int[Tensor, "B T"],
         documents: Int[Tensor, "B T"] | None = None,
         observer: Observer | None = None,
+        **second: Tensor | None,
     ) -> Float[Tensor, "B T D"]:
-        """Run the decoder under whatever backend it has; see `Probe.observe`."""
+        """Run the decoder under whatever backend it has; see `Probe.observe`.
+
+        second: `memory` and `memory_mask` of a decoder that reads a second sequence.
+        """
         with ExitStack() as stack:
             stack.enter_context(evaluation(self.model))
             if observer is not None:
@@ -79,7 +83,7 @@ class GatelmProbe:
                     )
                 for site in self._sites():
                     stack.enter_context(record(self.model, {f"{site}_gate": readers.gate(site)}))
-            return self.model.hidden(tokens, documents=documents)
+            return self.model.hidden(tokens, documents=documents, **second)
 
     def logits(self, hidden: Float[Tensor, "*B D"]) -> Float[Tensor, "*B V"]:
         """Logits of hidden states."""
@@ -120,6 +124,12 @@ class GatelmProbe:
 
     def _sites(self) -> list[str]:
         return list(dict.fromkeys(site for sites in self.gate_sites.values() for site in sites))
+
+
+def _why_unread(mixer: nn.Module) -> str:
+    if isinstance(mixer, Attention):
+        return "it attends to a second sequence"
+    return "its mixer is no softmax attention"
 
 
 def _weight_norms(gate: Gate) -> Float[Tensor, " L"]:
@@ -186,6 +196,7 @@ class _Readers:
             mask=self._mask,
             scale=attention.scale,
             window_tokens=attention.cfg.window_tokens,
+            alibi_slopes=attention.pattern.alibi_slopes,
         )
         self._observer.attention(call)
 

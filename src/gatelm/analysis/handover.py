@@ -58,7 +58,8 @@ class DecoderHandover:
     """A decoder of this package.
 
     Raises:
-        ValueError: for a model with learned positions, which are part of its residual stream.
+        ValueError: for a model with learned positions, which are part of its residual stream, and
+            for one with layers that are no softmax attention, whose state nothing would hold.
     """
 
     def __init__(self, model: nn.Module, name: str = "the model"):
@@ -69,6 +70,16 @@ class DecoderHandover:
             raise ValueError(
                 f"{name} adds learned positions to its embedding, so keys in its cache cannot be "
                 "moved: a window cache needs rotary positions or none"
+            )
+        if any(a.pattern.alibi_slopes for a in attention_layers(self._model).values()):
+            raise ValueError(
+                f"{name} takes distance off its scores (mixer.position_bias), which a window cache "
+                "does not do: it needs rotary positions or none"
+            )
+        if len(attention_layers(self._model)) < self.num_layers:
+            raise ValueError(
+                f"{name} has layers with a state in place of keys, which a window cache does not "
+                "hold: it needs softmax attention in every layer"
             )
 
     @property
@@ -133,7 +144,7 @@ class _KernelBackend:
         self,
         q: Float[Tensor, "B T N H"],
         k: Float[Tensor, "B S K H"],
-        v: Float[Tensor, "B S K H"],
+        v: Float[Tensor, "B S K V"],
         *,
         mask: AttentionMask,
         pattern: Pattern,

@@ -9,14 +9,14 @@ from typing import Any
 from torch import nn
 
 from gatelm.analysis.gatelm_probe import as_probe
-from gatelm.analysis.layout import Batch, Layout, Placed
+from gatelm.analysis.layout import Batch, Placed
 from gatelm.analysis.maps import Decode, attention_map, maps_entry
 from gatelm.analysis.metrics import HEALTH_METRICS, split_mark
 from gatelm.analysis.probe import AttentionCall, Observer, Probe
 from gatelm.analysis.summary import analysis_tree, flat_metrics
 from gatelm.analysis.totals import Detail, Totals
 from gatelm.nn.masks import AttentionMask
-from gatelm.nn.shapes import Float, Int, Tensor
+from gatelm.nn.shapes import Float, Tensor
 
 SINK_THRESHOLDS = (0.2, 0.3, 0.5, 0.8)
 
@@ -74,17 +74,17 @@ def look(
         ValueError: no batches, or a model without layers to read.
     """
     totals = Totals(model, sink_thresholds, detail=detail, layers=layers)
-    sample: Tensor | None = None
+    sample: Placed | None = None
     for batch in batches:
         hidden, placed = totals.measure(batch)
         if sample is None:
-            sample = _first_document(placed, totals.layout)
+            sample = placed.first_document(totals.layout, map_tokens)
         totals.loss.add(totals.probe, hidden, placed)
     totals.check()
     assert sample is not None
     maps = None
     if map_tokens and totals.attention:
-        maps = _maps(totals, sample[:, :map_tokens], decode, max_maps)
+        maps = _maps(totals, sample, decode, max_maps)
     return Look(totals, maps, bytes_per_token, decode)
 
 
@@ -96,14 +96,6 @@ def health(model: nn.Module | Probe, batches: Iterable[Batch]) -> dict[str, floa
     totals.check()
     flat = flat_metrics(totals)
     return {name: value for name, value in flat.items() if split_mark(name)[0] in HEALTH_METRICS}
-
-
-def _first_document(batch: Placed, layout: Layout) -> Int[Tensor, "1 t"]:
-    """The first document of the first row."""
-    begins = layout.begins[0].nonzero()
-    start = int(begins[0]) if len(begins) else 0
-    length = int(layout.document_tokens()[0, start])
-    return batch.tokens[:1, start : start + length]
 
 
 class _Maps(Observer):
@@ -122,6 +114,7 @@ class _Maps(Observer):
                 window_tokens=call.window_tokens,
                 softcap=call.softcap,
                 sink_logits=call.sink_logits,
+                alibi_slopes=call.alibi_slopes,
             )
 
     def weights(self, layer: int, weights: Float[Tensor, "B N T T"], mask: AttentionMask) -> None:
@@ -129,11 +122,9 @@ class _Maps(Observer):
             self.maps[layer] = weights[0].float()
 
 
-def _maps(
-    totals: Totals, tokens: Int[Tensor, "1 t"], decode: Decode | None, max_maps: int
-) -> dict[str, Any]:
+def _maps(totals: Totals, sample: Placed, decode: Decode | None, max_maps: int) -> dict[str, Any]:
     """Attention maps of one short document, from a forward of its own."""
     kept = _Maps(totals.attention)
-    totals.probe.observe(tokens, None, kept)
-    ids = tokens[0].tolist()
+    sample.observe(totals.probe, kept)
+    ids = sample.tokens[0].tolist()
     return maps_entry([str(i) for i in ids] if decode is None else decode(ids), kept.maps, max_maps)

@@ -23,6 +23,7 @@ def attention_map(
     window_tokens: int | None,
     softcap: float | None = None,
     sink_logits: Float[Tensor, " N"] | None = None,
+    alibi_slopes: tuple[float, ...] | None = None,
 ) -> Float[Tensor, "N T T"]:
     """All weights of one short document, queries in rows; with a learned sink rows sum to < 1."""
     num_tokens = q.shape[0]
@@ -32,6 +33,10 @@ def attention_map(
     seen = AttentionMask(num_tokens, num_tokens, device=q.device).dense(Pattern(window_tokens))[
         0, 0
     ]
+    if alibi_slopes is not None:
+        place = torch.arange(num_tokens, device=q.device)
+        slopes = torch.tensor(alibi_slopes, device=q.device)[:, None, None]
+        scores = scores - slopes * (place[:, None] - place).abs()
     scores = scores.masked_fill(~seen, float("-inf"))
     lse = scores.logsumexp(dim=-1)
     if sink_logits is not None:

@@ -33,7 +33,8 @@ class AttentionCall:
     v's heads may be of another width than q's (latent attention). scale: factor on q k^T.
     window_tokens: keys a query sees, itself included; None: all before it. softcap: c of
     c tanh(x / c) on the scaled scores (Gemma 2). sink_logits: one more logit per head in the
-    softmax's denominator that carries no value (gpt-oss).
+    softmax's denominator that carries no value (gpt-oss). alibi_slopes: one a query head, times
+    the distance taken from the scores.
     """
 
     layer: int
@@ -45,6 +46,7 @@ class AttentionCall:
     window_tokens: int | None = None
     softcap: float | None = None
     sink_logits: Float[Tensor, " N"] | None = None
+    alibi_slopes: tuple[float, ...] | None = None
 
 
 class Observer:

@@ -62,17 +62,20 @@ def attention_rows(
     window_tokens: int | None = None,
     softcap: float | None = None,
     sink_logits: Float[Tensor, "N"] | None = None,
+    alibi_slopes: tuple[float, ...] | None = None,
     block_elements: int = 1 << 20,
 ) -> AttentionRows:
     """Statistics of softmax(scale q k^T) under a mask, in float32 (float64 for such inputs).
 
     q, k: after norm and RoPE; N a multiple of K; the queries are the last T of the S positions.
     softcap: scores become c tanh(score / c). sink_logits: an extra score per head that takes
-    weight and has no value. block_elements: how many weights exist at a time.
+    weight and has no value. alibi_slopes: one a head, times the distance taken from the scores.
+    block_elements: how many weights exist at a time.
     """
     layout = Layout.of(mask.documents, k.shape[0], k.shape[1], k.device)
     window = k.shape[1] if window_tokens is None else window_tokens
-    work = _Work(layout, k.shape[1] - q.shape[1], window, scale, softcap, sink_logits)
+    offset = k.shape[1] - q.shape[1]
+    work = _Work(layout, offset, window, scale, softcap, sink_logits, alibi_slopes)
     precise = torch.float64 if q.dtype == torch.float64 else torch.float32
     keys = k.to(precise).permute(0, 2, 3, 1)
     sums = keys.new_zeros(q.shape[0], q.shape[2], k.shape[1])
@@ -155,7 +158,9 @@ def weight_blocks(
     q, k = call.q, call.k
     window = k.shape[1] if call.window_tokens is None else call.window_tokens
     offset = k.shape[1] - q.shape[1]
-    work = _Work(layout, offset, window, call.scale, call.softcap, call.sink_logits)
+    work = _Work(
+        layout, offset, window, call.scale, call.softcap, call.sink_logits, call.alibi_slopes
+    )
     keys = k.to(lse.dtype).permute(0, 2, 3, 1)
     rows_per_block = max(1, block_elements // (q.shape[0] * q.shape[2] * k.shape[1]))
     for start in range(0, q.shape[1], rows_per_block):
@@ -163,6 +168,7 @@ def weight_blocks(
         low, high = max(0, offset + start - window + 1), offset + stop
         with torch.autocast(q.device.type, enabled=False):
             weights = _scores(q[:, start:stop].to(lse.dtype), keys[..., low:high], work)
+            weights = _less_by_distance(weights, work, start, low)
         weights -= lse[..., start:stop, None]
         weights.masked_fill_(~_visible(work, start, stop, low)[:, None], HIDDEN)
         yield WeightBlock(start, stop, low, high, weights.exp_())
@@ -177,6 +183,7 @@ class _Work(NamedTuple):
     scale: float
     softcap: float | None
     sink_logits: Tensor | None
+    alibi_slopes: tuple[float, ...] | None = None
 
     def query(self, per_key: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
         """The entries of a (B,S) tensor that belong to the queries start..stop."""
@@ -202,7 +209,7 @@ def _block(q: Tensor, keys: Tensor, start: int, work: _Work, sums: Tensor) -> _B
     stop = start + q.shape[1]
     low = max(0, work.offset + start - work.window + 1)
     high = work.offset + stop
-    scores = _scores(q, keys[..., low:high], work)
+    scores = _less_by_distance(_scores(q, keys[..., low:high], work), work, start, low)
     scores.masked_fill_(~_visible(work, start, stop, low)[:, None], HIDDEN)
 
     position = work.query(work.layout.position, start, stop)[:, None]
@@ -252,6 +259,18 @@ def _scores(q: Tensor, keys: Tensor, work: _Work) -> Tensor:
     grouped = grouped.reshape(batch, groups, -1, width)
     scores = (grouped @ keys).view(batch, num_heads, num_rows, -1) * work.scale
     return scores if work.softcap is None else work.softcap * torch.tanh(scores / work.softcap)
+
+
+def _less_by_distance(
+    scores: Float[Tensor, "B N t s"], work: _Work, start: int, low: int
+) -> Float[Tensor, "B N t s"]:
+    """Scores of the queries from `start` on the keys from `low`, less slope times distance."""
+    if work.alibi_slopes is None:
+        return scores
+    i = torch.arange(scores.shape[2], device=scores.device) + work.offset + start
+    j = torch.arange(scores.shape[3], device=scores.device) + low
+    slopes = torch.tensor(work.alibi_slopes, dtype=scores.dtype, device=scores.device)
+    return scores - slopes[:, None, None] * (i[:, None] - j).abs()
 
 
 def _visible(work: _Work, start: int, stop: int, low: int) -> Bool[Tensor, "B t s"]:

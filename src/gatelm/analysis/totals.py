@@ -74,7 +74,7 @@ class Totals:
     def measure(self, batch: Batch) -> tuple[Float[Tensor, "B T D"], Placed]:
         """Run the model on one batch and add what passes, without the loss."""
         placed = self.begin(batch)
-        return self.probe.observe(placed.tokens, placed.documents, _Filler(self)), placed
+        return placed.observe(self.probe, _Filler(self)), placed
 
     def check(self) -> None:
         """Raises ValueError when there were no batches, RuntimeError when nothing was seen."""
@@ -115,6 +115,7 @@ class _Filler(Observer):
             window_tokens=call.window_tokens,
             softcap=call.softcap,
             sink_logits=call.sink_logits,
+            alibi_slopes=call.alibi_slopes,
         )
         totals.attention[layer].add(rows, totals.batch.marks)
         if totals.details is not None:

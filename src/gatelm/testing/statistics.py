@@ -18,12 +18,15 @@ def naive_weights(
     window_tokens: int | None = None,
     softcap: float | None = None,
     sink_logits: Float[Tensor, "N"] | None = None,
+    alibi_slopes: tuple[float, ...] | None = None,
 ) -> tuple[Float[Tensor, "B N T S"], Float[Tensor, "B N T S"], Float[Tensor, "B N T"]]:
     """Scores (-inf where hidden), weights and log-sum-exp."""
     k = k.repeat_interleave(q.shape[2] // k.shape[2], dim=2)
     scores = torch.einsum("btnh,bsnh->bnts", q, k) * scale
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
+    bias = mask.bias(Pattern(alibi_slopes=alibi_slopes))
+    scores = scores if bias is None else scores + bias
     scores = scores.masked_fill(~mask.dense(Pattern(window_tokens)), float("-inf"))
     lse = scores.logsumexp(dim=-1)
     if sink_logits is not None:
@@ -40,6 +43,7 @@ def naive_attention_rows(
     window_tokens: int | None = None,
     softcap: float | None = None,
     sink_logits: Float[Tensor, "N"] | None = None,
+    alibi_slopes: tuple[float, ...] | None = None,
 ) -> dict[str, Tensor]:
     """The fields of `gatelm.analysis.streaming.AttentionRows`, by loops and full matrices."""
     scores, weights, lse = naive_weights(
@@ -50,6 +54,7 @@ def naive_attention_rows(
         window_tokens=window_tokens,
         softcap=softcap,
         sink_logits=sink_logits,
+        alibi_slopes=alibi_slopes,
     )
     batch, heads, num_queries, num_keys = weights.shape
     offset = num_keys - num_queries
