@@ -22,7 +22,7 @@ MAY_IMPORT = {
     "context": {"config", "nn", "analysis"},
     "data": {"config"},
     "optim": {"config"},
-    "train": {"config", "nn", "presets", "data", "optim", "analysis"},
+    "train": {"config", "nn", "presets", "data", "optim", "analysis", "context"},
     "hf": {"config", "nn", "analysis", "context", "testing", "data", "train"},
     "eval": {"config", "nn", "analysis", "data"},
     "study": {"config", "nn", "presets", "data", "optim", "analysis", "train"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gatelm.analysis.longer_metrics import DERIVED, KEPT, LongerName, parse_longer
 from gatelm.analysis.metric import Metric
 from gatelm.analysis.run_metrics import OF_STUDIES, OF_TRAINING
 from gatelm.config.base import nearest
@@ -426,6 +427,8 @@ def describe(name: str) -> Metric:
     Raises:
         ValueError: no metric has this name.
     """
+    if (longer := parse_longer(name)) is not None:
+        return _describe_longer(name, longer)
     stem, mark = split_mark(name)
     metric = METRICS.get(stem)
     if metric is None:
@@ -437,6 +440,27 @@ def describe(name: str) -> Metric:
         name,
         f"{metric.label}, {words} positions",
         f"{metric.definition} Only {words} positions are counted.",
+        metric.better,
+        metric.unit,
+    )
+
+
+def _describe_longer(name: str, longer: LongerName) -> Metric:
+    """The metric of a look at rows longer than those of training."""
+    if longer.stem in DERIVED:
+        label, definition = DERIVED[longer.stem]
+        better, unit = "higher" if longer.stem == "scaling_gain" else "lower", "nats per token"
+        metric = Metric(longer.stem, label, definition, better, unit)
+    elif longer.stem in KEPT:
+        metric = describe(longer.stem)
+    else:
+        raise ValueError(
+            f"unknown metric {name!r}; on longer rows: {', '.join((*KEPT, *DERIVED))}"
+        )
+    return Metric(
+        name,
+        f"{metric.label}, {longer.words}",
+        f"{metric.definition} {longer.sentence}",
         metric.better,
         metric.unit,
     )

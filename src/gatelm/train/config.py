@@ -9,9 +9,10 @@ from pydantic import Field, model_validator
 
 from gatelm.config import Config, ConfigError, added_later, not_identity
 from gatelm.config.load import merge
-from gatelm.data.config import DataConfig
+from gatelm.data.config import DataConfig, PatchRecallConfig
 from gatelm.nn.model import ModelConfig
 from gatelm.optim.config import OptimConfig
+from gatelm.train.longer_config import LongerConfig, check_longer
 from gatelm.train.start import InitFrom, tokenizer_file, trained_config
 
 
@@ -100,6 +101,8 @@ class RunConfig(Config):
     data: DataConfig
     optim: OptimConfig = OptimConfig()
     train: TrainConfig
+    longer: LongerConfig | None = added_later(None)
+    """Looks at the trained model on longer rows; null: none."""
 
     @model_validator(mode="before")
     @classmethod
@@ -128,6 +131,33 @@ class RunConfig(Config):
                 f"data.seq_len {self.data.seq_len} is more than "
                 f"model.position_embedding.max_tokens {learned.max_tokens}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _fits_longer_rows(self) -> Self:
+        if self.longer is not None:
+            check_longer(self)
+        return self
+
+    @model_validator(mode="after")
+    def _reads_the_second_sequence(self) -> Self:
+        given = isinstance(self.data, PatchRecallConfig)
+        reads = self.model.memory is not None
+        if given != reads:
+            raise ValueError(
+                f"data.kind: {self.data.kind} has {'a' if given else 'no'} second sequence, and "
+                f"the model reads {'one' if reads else 'none'} (model.layer.mixer.memory)"
+            )
+        encoder = self.model.encoder
+        if isinstance(self.data, PatchRecallConfig) and encoder is not None:
+            expected = {"kind": "patches", "dim": self.data.patch_dim}
+            if encoder.input.tree() != expected:
+                raise ValueError(f"model.encoder.input: the data needs {expected}")
+            if encoder.max_tokens < self.data.num_patches:
+                raise ValueError(
+                    f"model.encoder.max_tokens: {encoder.max_tokens} is fewer than "
+                    f"data.num_patches {self.data.num_patches}"
+                )
         return self
 
     def model_for(self, vocab_size: int) -> ModelConfig:

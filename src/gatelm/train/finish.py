@@ -12,6 +12,7 @@ from gatelm.train.evaluate import evaluating, look_batches
 from gatelm.train.export import export_model
 from gatelm.train.files import write_json
 from gatelm.train.folder import RunFolder
+from gatelm.train.longer import longer_metrics
 from gatelm.train.start import model_folder, starting_model
 from gatelm.train.state import TrainState, versions
 
@@ -28,6 +29,7 @@ def finish(
     precisions; validations along the way are in the precision of training.
     """
     from gatelm.analysis import look
+    from gatelm.analysis.experts import expert_metrics, expert_tree, expert_use
 
     model = state.model
     assert isinstance(model, Decoder)
@@ -38,7 +40,9 @@ def finish(
             bytes_per_token=source.bytes_per_token,
             decode=source.decode_tokens,
         )
-    metrics = final.metrics() | _causal(cfg, source, model)
+        experts = expert_use(model, look_batches(source, cfg.train, cfg.train.eval_sequences))
+    metrics = final.metrics() | expert_metrics(experts) | _causal(cfg, source, model)
+    metrics |= longer_metrics(cfg, model)
     facts = {
         "Run": cfg.name,
         **({} if cfg.init_from is None else {"Started from": cfg.init_from.path}),
@@ -50,6 +54,8 @@ def finish(
         "Versions": ", ".join(f"{name} {version}" for name, version in versions().items()),
     }
     tree = final.to_json()
+    if experts:
+        tree["experts"] = expert_tree(experts)
     if cfg.init_from is not None and any(layer.gates for layer in model.cfg.layers()):
         movement = _movement(cfg, source, model)
         metrics |= movement.metrics()

@@ -1,0 +1,83 @@
+"""Names and definitions of what is measured on rows longer than those of training.
+
+`val_loss_beyond_at_4x_yarn_trained`: a metric, how many times the training length, the scaling of
+rotary positions, and whether training went on at that length.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_NAME = re.compile(
+    r"(?P<stem>\w+?)_at_(?P<factor>\d+)x_(?P<method>[a-z][a-z0-9_]*?)(?P<on>_trained)?"
+)
+
+MARKS = ("within", "beyond")
+"""Queries at positions of the training length, and those past it."""
+
+KEPT = (
+    "val_loss",
+    "val_loss_within",
+    "val_loss_beyond",
+    "accuracy_recall",
+    "first_token_share",
+    "first_token_share_uniform",
+    "sink_rate",
+    "attention_entropy_normalized",
+)
+"""What result.json has of each look, where the look has it."""
+
+DERIVED = {
+    "val_loss_rise": (
+        "Rise of the loss beyond the training length",
+        "Validation loss of the targets past the training length, minus that of the targets within "
+        "it on the same rows without scaling, before any training at the new length.",
+    ),
+    "val_loss_cost": (
+        "Cost of the scaling within the training length",
+        "Validation loss of the targets within the training length, minus the same without scaling "
+        "and before any training at the new length.",
+    ),
+    "scaling_gain": (
+        "Gain of the scaling beyond the training length",
+        "Validation loss of the targets past the training length without scaling, minus the same "
+        "with it; where training went on at the new length, it did in both.",
+    ),
+}
+"""Label and definition of the differences that are taken run by run."""
+
+
+@dataclass(frozen=True)
+class LongerName:
+    """A name in its parts."""
+
+    stem: str
+    factor: int
+    method: str
+    trained: bool
+
+    def __str__(self) -> str:
+        return f"{self.stem}_at_{self.factor}x_{self.method}{'_trained' if self.trained else ''}"
+
+    @property
+    def words(self) -> str:
+        """For labels: `4x, yarn, trained on`."""
+        return f"{self.factor}x, {self.method}{', trained on' if self.trained else ''}"
+
+    @property
+    def sentence(self) -> str:
+        """What a definition adds."""
+        how = "not scaled" if self.method == "none" else f"scaled by {self.method} for it"
+        after = ", after more training at that length" if self.trained else ""
+        return (
+            f"Measured on rows of {self.factor} times the training length, positions {how}{after}."
+        )
+
+
+def parse_longer(name: str) -> LongerName | None:
+    """The parts of a name; None for one of another form."""
+    found = _NAME.fullmatch(name)
+    if found is None:
+        return None
+    return LongerName(found["stem"], int(found["factor"]), found["method"], bool(found["on"]))

@@ -1,0 +1,86 @@
+"""What is measured after training on rows longer than those of training, as data."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field, field_validator
+
+from gatelm.config import Config, choice
+from gatelm.context.scaling import METHODS, scaled
+from gatelm.data.config import AssociativeRecallConfig, DataConfig
+
+if TYPE_CHECKING:
+    from gatelm.train.config import RunConfig
+
+    Method = str
+else:
+    Method = choice(METHODS, "method")
+
+
+class LongerConfig(Config):
+    """Looks at the trained model on longer rows, under several scalings of rotary positions."""
+
+    methods: tuple[Method, ...] = ("none", "linear", "ntk", "yarn")
+    """Scalings by their names in `gatelm extend --method`; none must be among them, since the
+    others are compared with it."""
+    factors: tuple[int, ...] = (2, 4, 8, 16)
+    """Rows of so many times `data.seq_len`."""
+    sequences: int = Field(default=16, ge=1)
+    """Held-out rows of each look."""
+    train_steps: int | None = Field(default=None, ge=1)
+    """More steps on rows of the new length, from the trained weights for each of `train_methods`
+    anew; as many tokens a step as before. None: no more training."""
+    train_methods: tuple[Method, ...] = ("none", "linear", "yarn")
+    train_factor: int = Field(default=4, ge=2)
+    """The length of that training, one of `factors`."""
+    train_lr_ratio: float = Field(default=0.1, gt=0)
+    """Its constant rate, as a fraction of `optim.lr`."""
+
+    @field_validator("methods", "factors", "train_methods")
+    @classmethod
+    def _no_repeats(cls, value: tuple[Any, ...]) -> tuple[Any, ...]:
+        if not value or len(set(value)) != len(value):
+            raise ValueError(f"each once, and at least one (got {list(value)})")
+        return value
+
+    @field_validator("methods", "train_methods")
+    @classmethod
+    def _has_none(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if "none" not in value:
+            raise ValueError("none is missing, with which the others are compared")
+        return value
+
+    @field_validator("factors")
+    @classmethod
+    def _longer(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if min(value) < 2:
+            raise ValueError(f"2 or more times the training length (got {min(value)})")
+        return value
+
+
+def longer_data(data: DataConfig, factor: int) -> DataConfig:
+    """The same data in rows of `factor` times the length; of recall, with as many times the pairs.
+
+    Raises:
+        ValueError: when the task has not so many keys.
+    """
+    tree = {**data.tree(), "seq_len": data.seq_len * factor}
+    if isinstance(data, AssociativeRecallConfig):
+        tree["num_pairs"] = data.num_pairs * factor
+    return type(data).parse(tree, f"longer.factors: {factor} times data.seq_len")
+
+
+def check_longer(cfg: RunConfig) -> None:
+    """Raises ValueError for what the run's model or data cannot do on longer rows."""
+    assert cfg.longer is not None
+    if cfg.model.position_embedding is not None:
+        raise ValueError("longer: the model has learned positions, which end where training did")
+    if cfg.longer.train_steps is not None and cfg.longer.train_factor not in cfg.longer.factors:
+        raise ValueError(
+            f"longer.train_factor: {cfg.longer.train_factor} is not among longer.factors"
+        )
+    for factor in cfg.longer.factors:
+        longer_data(cfg.data, factor)
+        for method in {*cfg.longer.methods, *cfg.longer.train_methods} - {"none"}:
+            scaled(cfg.model, method, factor, cfg.data.seq_len)
