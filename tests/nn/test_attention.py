@@ -17,7 +17,6 @@ from gatelm.nn.masks import PADDING
 from gatelm.nn.model import Decoder, ModelConfig
 
 SOURCE = Path(gatelm.__file__).parent
-LSE_PRESETS = {"learned-sink", "softmax-off-by-one"}
 
 
 def build(
@@ -43,10 +42,6 @@ def build(
         for parameter in model.parameters():
             parameter.mul_(8.0 if parameter.dim() > 1 else 1.0)
     return model.to(dtype).eval()
-
-
-def backend_for(preset: str) -> str:
-    return "eager" if preset in LSE_PRESETS else "sdpa"
 
 
 def tokens(batch: int, length: int) -> torch.Tensor:
@@ -95,7 +90,7 @@ def test_eager_equals_sdpa(length: int, window: int | None, with_documents: bool
 
 @pytest.mark.parametrize("preset", ["none", *GATE_PRESETS])
 def test_prefill_and_decode_equal_full_forward(preset: str) -> None:
-    model = build(() if preset == "none" else (preset,), backend=backend_for(preset))
+    model = build(() if preset == "none" else (preset,))
     ids = tokens(2, 9)
     full = model(ids)
     cache = KVCache()
@@ -109,7 +104,6 @@ def test_prefill_and_decode_equal_full_forward(preset: str) -> None:
 def test_packed_documents_equal_separate_ones(preset: str, window: int | None) -> None:
     model = build(
         () if preset == "none" else (preset,),
-        backend=backend_for(preset),
         mixer={"window_tokens": window},
     )
     a, b = tokens(1, 5), tokens(1, 9)[:, 5:]

@@ -122,7 +122,7 @@ def test_mistakes_are_one_sentence(change: dict, sentence: str) -> None:
         ({"gates": ["sdpa-head", "sdpa-element"]}, "one per site"),
         ({"gates": [{"site": "sdpa", "inputs": []}]}, "inputs: empty"),
         ({"gates": [{"site": "sdpa", "inputs": ["x", "x"]}]}, "twice"),
-        ({"gates": [{"site": "sdpa", "inputs": ["lse"]}]}, "use eager"),
+        ({"gates": [{"site": "out", "inputs": ["lse"]}]}, "goes with site sdpa"),
         ({"gates": [{"site": "v", "input_dim": 99}]}, "99 of 32"),
         ({"gates": [{"site": "v", "inputs": ["y"], "input_dim": 4}]}, "only x and resid"),
         ({"gates": [{"site": "v", "inputs": ["const"], "rank": 4}]}, "has a projection"),

@@ -188,7 +188,7 @@ class _Trials:
             if seen is not None:
                 seen.layout = layout
             with self.probe.intervene(changes(layout)):
-                hidden = self.probe.observe(placed.tokens, placed.documents, seen)
+                hidden = placed.observe(self.probe, seen)
             totals.add(self.probe, hidden, placed)
         if not self.batches:
             raise ValueError("no batches to measure the loss on")

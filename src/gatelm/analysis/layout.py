@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor as AnyTensor
 
 from gatelm.nn.masks import PADDING, positions_in_documents
-from gatelm.nn.shapes import Bool, Int, Tensor
+from gatelm.nn.shapes import Bool, Float, Int, Tensor
 
 
 @runtime_checkable
@@ -18,7 +18,8 @@ class Batch(Protocol):
     """What is read of a batch; `gatelm.data.batch.Batch` is one.
 
     tokens, targets: (B,T) int64, targets below 0 have no loss. documents: (B,T) ids within the
-    row, -1 for padding, or None. marks: (B,T) bool by name, sets of query positions.
+    row, -1 for padding, or None. marks: (B,T) bool by name, sets of query positions. One with a
+    second sequence has `second()` too, the arguments of the decoder that reads it.
     """
 
     @property
@@ -39,13 +40,30 @@ class Placed:
     targets: Int[Tensor, "B T"]
     documents: Int[Tensor, "B T"] | None
     marks: dict[str, Bool[Tensor, "B T"]]
+    second: dict[str, AnyTensor | None] = field(default_factory=dict)
+    """Arguments of a decoder that reads a second sequence."""
 
     @classmethod
     def on(cls, device: torch.device, batch: Batch) -> Placed:
         """`batch` moved to `device`."""
         documents = None if batch.documents is None else batch.documents.to(device)
         marks = {name: mark.to(device) for name, mark in batch.marks.items()}
-        return cls(batch.tokens.to(device), batch.targets.to(device), documents, marks)
+        second = batch.second() if hasattr(batch, "second") else {}  # pyright: ignore[reportAttributeAccessIssue]
+        moved = {name: None if t is None else t.to(device) for name, t in second.items()}
+        return cls(batch.tokens.to(device), batch.targets.to(device), documents, marks, moved)
+
+    def observe(self, probe: Any, observer: Any = None) -> Float[Tensor, "B T D"]:
+        """Run a probe on the batch; see `probe.Probe.observe`."""
+        return probe.observe(self.tokens, self.documents, observer, **self.second)
+
+    def first_document(self, layout: Layout, max_tokens: int) -> Placed:
+        """The first document of the first row, at most so many tokens, as a batch of its own."""
+        begins = layout.begins[0].nonzero()
+        start = int(begins[0]) if len(begins) else 0
+        stop = start + min(max_tokens, int(layout.document_tokens()[0, start]))
+        second = {name: None if t is None else t[:1] for name, t in self.second.items()}
+        cut = slice(start, stop)
+        return Placed(self.tokens[:1, cut], self.targets[:1, cut], None, {}, second)
 
 
 @dataclass(frozen=True)

@@ -78,9 +78,9 @@ def gate_sites(model: nn.Module) -> list[tuple[int, str]]:
 
 
 def attention_layers(model: nn.Module) -> dict[int, Attention]:
-    """The layers whose mixer is softmax attention."""
+    """The layers whose mixer is softmax attention among the tokens of the text."""
     return {
         index: block.attn
         for index, block in enumerate(blocks(model))
-        if isinstance(getattr(block, "attn", None), Attention)
+        if isinstance(getattr(block, "attn", None), Attention) and block.attn.cfg.memory is None
     }

@@ -24,6 +24,10 @@ class Batch:
     None: every row is one document without padding, or documents may see each other."""
     marks: dict[str, Tensor] = field(default_factory=dict)
     """(B, T) bool by name: sets of query positions, such as "trigger"."""
+    memory: Tensor | None = None
+    """A second sequence a row, such as patches of an image (B, M, P), for models that read one."""
+    memory_mask: Tensor | None = None
+    """(B, M) bool, False at its padding."""
 
     def __len__(self) -> int:
         return self.tokens.shape[0]
@@ -38,10 +42,18 @@ class Batch:
         cut = slice(start, stop)
         documents = None if self.documents is None else self.documents[cut]
         marks = {name: mark[cut] for name, mark in self.marks.items()}
-        return Batch(self.tokens[cut], self.targets[cut], documents, marks)
+        memory = [None if t is None else t[cut] for t in (self.memory, self.memory_mask)]
+        return Batch(self.tokens[cut], self.targets[cut], documents, marks, *memory)
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on another device."""
         documents = None if self.documents is None else self.documents.to(device)
         marks = {name: mark.to(device) for name, mark in self.marks.items()}
-        return Batch(self.tokens.to(device), self.targets.to(device), documents, marks)
+        memory = [None if t is None else t.to(device) for t in (self.memory, self.memory_mask)]
+        return Batch(self.tokens.to(device), self.targets.to(device), documents, marks, *memory)
+
+    def second(self) -> dict[str, Tensor | None]:
+        """The second sequence as a decoder takes it, empty where there is none."""
+        if self.memory is None:
+            return {}
+        return {"memory": self.memory, "memory_mask": self.memory_mask}

@@ -155,6 +155,34 @@ class AssociativeRecallConfig(Config):
         return self
 
 
-DataConfig = Annotated[
-    TextDataConfig | BigramBackcopyConfig | AssociativeRecallConfig, Field(discriminator="kind")
-]
+class PatchRecallConfig(Config):
+    """An image of noisy patches, and a text that names places and must say what is there.
+
+    A row's image has `min_patches` to `num_patches` patches, the rest is padding. A patch is the
+    vector of its class plus noise. The text is BOS, then places of the image in random order, each
+    followed by the class of the patch there. Only the classes are targets.
+    """
+
+    kind: Literal["patch_recall"] = "patch_recall"
+    num_patches: int = Field(default=16, ge=1)
+    min_patches: int = Field(default=8, ge=1)
+    num_classes: int = Field(default=8, ge=2)
+    patch_dim: int = Field(default=16, ge=1)
+    noise: float = Field(default=0.3, ge=0)
+    """Standard deviation in every direction; classes are vectors of length sqrt(patch_dim)."""
+    seq_len: int = Field(default=16, ge=2)
+    """Tokens in a row, BOS included."""
+    task_seed: int = Field(default=0, ge=0)
+    """Decides the classes' vectors, as the run's seed decides the samples."""
+
+    @model_validator(mode="after")
+    def _check(self) -> PatchRecallConfig:
+        if self.min_patches > self.num_patches:
+            raise ValueError(
+                f"min_patches {self.min_patches} is more than num_patches {self.num_patches}"
+            )
+        return self
+
+
+SyntheticConfig = BigramBackcopyConfig | AssociativeRecallConfig | PatchRecallConfig
+DataConfig = Annotated[TextDataConfig | SyntheticConfig, Field(discriminator="kind")]

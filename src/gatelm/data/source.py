@@ -13,11 +13,14 @@ from gatelm.data.batch import Batch
 from gatelm.data.config import (
     AssociativeRecallConfig,
     BigramBackcopyConfig,
+    DataConfig,
+    PatchRecallConfig,
     TextDataConfig,
 )
 from gatelm.data.errors import DataError
 from gatelm.data.order import sequence_indices
 from gatelm.data.packing import Rows, fill_rows, plan_rows
+from gatelm.data.patches import PatchRecallSource
 from gatelm.data.prepare import PrepareProgress, prepare
 from gatelm.data.shards import Prepared, TokenStream, open_prepared
 from gatelm.data.synthetic import AssociativeRecallSource, BigramBackcopySource
@@ -140,7 +143,7 @@ class TextSource:
 
 
 def build_source(
-    cfg: TextDataConfig | BigramBackcopyConfig | AssociativeRecallConfig,
+    cfg: DataConfig,
     seed: int,
     *,
     report: Callable[[PrepareProgress], None] | None = None,
@@ -160,6 +163,8 @@ def build_source(
             return BigramBackcopySource(cfg, seed)
         case AssociativeRecallConfig():
             return AssociativeRecallSource(cfg, seed)
+        case PatchRecallConfig():
+            return PatchRecallSource(cfg, seed)
         case TextDataConfig():
             return TextSource(cfg, _prepared(cfg, report), seed)
 

@@ -9,7 +9,11 @@ import numpy as np
 import torch
 
 from gatelm.data.batch import IGNORE, Batch
-from gatelm.data.config import AssociativeRecallConfig, BigramBackcopyConfig
+from gatelm.data.config import (
+    AssociativeRecallConfig,
+    BigramBackcopyConfig,
+    SyntheticConfig,
+)
 from gatelm.data.order import rank_rows
 from gatelm.data.tokenizer import Tokenizer
 
@@ -23,6 +27,11 @@ def _generator(stream: int, *key: int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(np.random.SeedSequence([stream, *key])))
 
 
+def task_generator(task_seed: int) -> np.random.Generator:
+    """For what belongs to the task itself, the same in every run."""
+    return _generator(_TASK, task_seed)
+
+
 class SyntheticSource:
     """Shared by the tasks: which random numbers make which rows."""
 
@@ -32,7 +41,7 @@ class SyntheticSource:
     mark_floor: dict[str, float]
     """The same over each mark's positions."""
 
-    def __init__(self, cfg: BigramBackcopyConfig | AssociativeRecallConfig, seed: int) -> None:
+    def __init__(self, cfg: SyntheticConfig, seed: int) -> None:
         self.cfg, self.seed = cfg, seed
         self.seq_len = cfg.seq_len
         self.fingerprint = f"{cfg.kind}-1-{cfg.content_hash()}"
@@ -52,7 +61,11 @@ class SyntheticSource:
         """This rank's rows of the global batch of a step."""
         rows = rank_rows(batch_size, rank, world_size)
         rng = _generator(_TRAIN, self.seed, step)
-        return self.label(self.sample(rng, rows.stop)[rows])
+        return self.make(rng, rows.stop, rows)
+
+    def make(self, rng: np.random.Generator, num_sequences: int, rows: slice) -> Batch:
+        """Some rows of a batch of `num_sequences`."""
+        return self.label(self.sample(rng, num_sequences)[rows])
 
     def validation(self, batch_size: int, max_sequences: int | None = None) -> Iterator[Batch]:
         """Held-out samples, the same for every seed of a run."""
@@ -60,7 +73,7 @@ class SyntheticSource:
         number = 0
         while remaining > 0:
             rng = _generator(_VALIDATION, self.cfg.task_seed, number)
-            yield self.label(self.sample(rng, min(batch_size, remaining)))
+            yield self.make(rng, min(batch_size, remaining), slice(None))
             number, remaining = number + 1, remaining - batch_size
 
 
@@ -78,7 +91,7 @@ class BigramBackcopySource(SyntheticSource):
         super().__init__(cfg, seed)
         self.vocab_size = cfg.num_tokens + 1
         self.bos_id = cfg.num_tokens
-        rng = _generator(_TASK, cfg.task_seed)
+        rng = task_generator(cfg.task_seed)
         self.table = rng.dirichlet(np.full(cfg.num_tokens, cfg.dirichlet), size=cfg.num_tokens)
         """(num_tokens, num_tokens): row a is the distribution of the token after a."""
         frequency = stationary_distribution(self.table)

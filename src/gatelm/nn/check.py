@@ -3,18 +3,69 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from gatelm.config import ConfigError
+from gatelm.nn.attention import AttentionConfig
+from gatelm.nn.backends import BACKENDS
 from gatelm.nn.block import LayerConfig
 from gatelm.nn.ffn import NoFFNConfig
 from gatelm.nn.gate import GateConfig, SiteShape
+from gatelm.nn.memory import MemoryConfig
 from gatelm.nn.sites import BLOCK_SITES
+
+if TYPE_CHECKING:
+    from gatelm.nn.encoder import EncoderConfig
 
 
 def check_layer(layer: LayerConfig, hidden_dim: int, index: int) -> None:
     """Raises ConfigError for a layer that cannot work; warns of settings without effect."""
     layer.mixer.check(hidden_dim, f"layer {index}: mixer")
     _check_sites(layer, hidden_dim, index)
+
+
+def check_backward(layers: Iterable[LayerConfig], device_type: str) -> None:
+    """Raises ConfigError for an attention backend without gradients on a type of device."""
+    for index, layer in enumerate(layers):
+        if not isinstance(layer.mixer, AttentionConfig):
+            continue
+        able = BACKENDS[layer.mixer.backend].capabilities.backward
+        if able is not None and device_type not in able:
+            raise ConfigError(
+                f"layer {index}: mixer.backend: {layer.mixer.backend!r} has no gradients on "
+                f"{device_type}; use sdpa, or {' or '.join(able)}"
+            )
+
+
+def memories(layers: Iterable[LayerConfig]) -> Iterator[MemoryConfig]:
+    """Those of the layers that read a second sequence."""
+    for layer in layers:
+        if isinstance(layer.mixer, AttentionConfig) and layer.mixer.memory is not None:
+            yield layer.mixer.memory
+
+
+def check_memory(layers: Sequence[LayerConfig], encoder: EncoderConfig | None) -> None:
+    """Raises ConfigError for decoder layers and an encoder that do not fit each other."""
+    for index, layer in enumerate(layers):
+        if isinstance(layer.mixer, AttentionConfig) and layer.mixer.direction == "full":
+            raise ConfigError(
+                f"layer {index}: mixer.direction: full shows a decoder the tokens that it is to "
+                "predict; use causal"
+            )
+    found = list(memories(layers))
+    if any(memory != found[0] for memory in found):
+        raise ConfigError("mixer.memory: the layers that read a second sequence describe two")
+    if encoder is None:
+        return
+    if not found:
+        raise ConfigError("encoder: no layer reads it; set mixer.memory in one, or leave it out")
+    made = MemoryConfig(hidden_dim=encoder.hidden_dim, max_tokens=encoder.max_tokens)
+    if found[0] != made:
+        raise ConfigError(
+            f"mixer.memory: the encoder's states are hidden_dim {made.hidden_dim} and max_tokens "
+            f"{made.max_tokens}; say the same"
+        )
 
 
 def _check_sites(layer: LayerConfig, hidden_dim: int, index: int) -> None:

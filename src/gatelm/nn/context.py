@@ -8,6 +8,7 @@ import torch
 
 from gatelm.nn.cache import KVCache, Slot
 from gatelm.nn.masks import AttentionMask, positions_in_documents
+from gatelm.nn.memory import Memory
 from gatelm.nn.pattern import Pattern
 from gatelm.nn.rope import RopeConfig, rotation
 from gatelm.nn.routing import Routing
@@ -23,6 +24,8 @@ class Context:
     cache: KVCache | None = None
     routing: Routing | None = None
     """Filled by layers with experts, where it is given."""
+    memory: Memory | None = None
+    """The second sequence, where the model reads one."""
     _rotations: dict[tuple[RopeConfig, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
     _key_rotations: dict[tuple[RopeConfig, int], tuple[Tensor, Tensor]] = field(
         default_factory=dict
@@ -30,7 +33,11 @@ class Context:
 
     def slot(self, layer: int, pattern: Pattern) -> Slot:
         """Where a layer's keys and values go, and the mask of those that come back."""
-        return Slot(layer, pattern, self.mask, self.cache)
+        mask = self.mask
+        if pattern.keys == "memory":
+            assert self.memory is not None
+            mask = self.memory.mask
+        return Slot(layer, pattern, mask, self.cache)
 
     def rotation(self, rope: RopeConfig, head_dim: int) -> tuple[Tensor, Tensor]:
         """cos and sin (*B, T, rotary_dim/2) of the rotary angles, computed once a forward."""

@@ -55,16 +55,22 @@ def count(cfg: ModelConfig) -> Count:
     """Parameters of the model `cfg` describes; equal to the built module's."""
     vocab, dim = _vocab(cfg), cfg.hidden_dim
     learned = cfg.position_embedding.max_tokens * dim if cfg.position_embedding else 0
-    layers = cfg.layers()
-    mixers = [layer.mixer.part(dim) for layer in layers]
-    ffns = [layer.ffn.part(dim) for layer in layers]
-    norms = cfg.final_norm.num_weights(dim) + sum(_norms(layer, dim) for layer in layers)
+    layers = [(layer, dim) for layer in cfg.layers()]
+    norms = cfg.final_norm.num_weights(dim)
+    if cfg.encoder is not None:
+        width = cfg.encoder.hidden_dim
+        learned += cfg.encoder.input_parameters()
+        layers += [(cfg.encoder.layer, width)] * cfg.encoder.num_layers
+        norms += cfg.encoder.final_norm.num_weights(width)
+    mixers = [layer.mixer.part(width) for layer, width in layers]
+    ffns = [layer.ffn.part(width) for layer, width in layers]
+    norms += sum(_norms(layer, width) for layer, width in layers)
     return Count(
         embedding=vocab * dim + learned,
         head=vocab * dim if cfg.head == "untied" else 0,
         attention=sum(part.parameters for part in mixers),
         ffn=sum(part.parameters for part in ffns),
-        gate=sum(_gates(layer, dim).parameters for layer in layers),
+        gate=sum(_gates(layer, width).parameters for layer, width in layers),
         norm=norms + sum(part.norm for part in (*mixers, *ffns)),
         idle=sum(part.idle for part in (*mixers, *ffns)),
     )
@@ -74,8 +80,8 @@ def flops_per_token(cfg: ModelConfig, seq_len: int, *, training: bool = True) ->
     """Matrix-product FLOPs per token at `seq_len`; training = 3 x forward.
 
     Attention counts the whole T x T square, as kernels' counters do: no discount for causality or
-    windows. Norms (but for their gates' matrices), activations and the gate's own product are not
-    counted.
+    windows. Norms (but for their gates' matrices), activations, the gate's own product and what is
+    done once a row (an encoder, keys and values of a memory) are not counted.
     """
     dim = cfg.hidden_dim
     forward = 2 * _vocab(cfg) * dim + 2 * cfg.final_norm.matrix_entries(dim)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from gatelm.nn.pattern import Pattern
@@ -46,6 +48,8 @@ class AttentionMask:
         self._dense: dict[Pattern, Bool[Tensor, "b 1 T S"]] = {}
         self._biases: dict[Pattern, Float[Tensor, "b N T S"]] = {}
         self._kept: dict[object, AttentionMask] = {}
+        self.rendered: dict[object, Any] = {}
+        """What backends make of it for themselves."""
         self._places: Tensor | None = None
 
     def is_plain_causal(self, pattern: Pattern) -> bool:

@@ -9,16 +9,18 @@ from pydantic import Field, model_validator
 from torch import nn
 from torch.nn import functional as F
 
-from gatelm.config import Config, ConfigError
+from gatelm.config import Config, ConfigError, added_later
 from gatelm.config.load import set_path
 from gatelm.nn.block import Block, LayerConfig
 from gatelm.nn.cache import KVCache
-from gatelm.nn.check import check_layer
+from gatelm.nn.check import check_layer, check_memory, memories
 from gatelm.nn.context import Context
+from gatelm.nn.encoder import Encoder, EncoderConfig
 from gatelm.nn.masks import AttentionMask, positions_in_documents
+from gatelm.nn.memory import Memory, MemoryConfig, begin_memory
 from gatelm.nn.norm import Norm, NormConfig
 from gatelm.nn.routing import Routing
-from gatelm.nn.shapes import Float, Int, Tensor
+from gatelm.nn.shapes import Bool, Float, Int, Tensor
 
 
 class LayerOverride(Config):
@@ -82,6 +84,8 @@ class ModelConfig(Config):
     head: Literal["tied", "untied"] = "tied"
     final_norm: NormConfig = NormConfig()
     init: InitConfig = InitConfig()
+    encoder: EncoderConfig | None = added_later(None)
+    """Of the second sequence that layers with `mixer.memory` read; None: it is given as states."""
 
     @model_validator(mode="after")
     def _check(self) -> ModelConfig:
@@ -90,7 +94,13 @@ class ModelConfig(Config):
             if layer not in checked:
                 check_layer(layer, self.hidden_dim, index)
                 checked.append(layer)
+        check_memory(self.layers(), self.encoder)
         return self
+
+    @property
+    def memory(self) -> MemoryConfig | None:
+        """Of the layers that read a second sequence; None: there is none."""
+        return next(memories(self.layers()), None)
 
     def layers(self) -> tuple[LayerConfig, ...]:
         """Every layer's config, overrides applied in order."""
@@ -122,6 +132,8 @@ class Decoder(nn.Module):
         self.layers = nn.ModuleList(
             Block(layer, cfg.hidden_dim, index) for index, layer in enumerate(cfg.layers())
         )
+        self.encoder = Encoder(cfg.encoder) if cfg.encoder else None
+        self.memory = cfg.memory
         self.final_norm = Norm(cfg.final_norm, cfg.hidden_dim)
         self.head = (
             nn.Linear(cfg.hidden_dim, cfg.vocab_size, bias=False) if cfg.head == "untied" else None
@@ -133,9 +145,14 @@ class Decoder(nn.Module):
         *,
         documents: Int[Tensor, "B T"] | None = None,
         cache: KVCache | None = None,
+        memory: Float[Tensor, "B M E"] | Int[Tensor, "B M"] | None = None,
+        memory_mask: Bool[Tensor, "B M"] | None = None,
     ) -> Float[Tensor, "B T V"]:
         """Logits; see `hidden` for the arguments."""
-        return self.logits(self.hidden(tokens, documents=documents, cache=cache))
+        hidden = self.hidden(
+            tokens, documents=documents, cache=cache, memory=memory, memory_mask=memory_mask
+        )
+        return self.logits(hidden)
 
     def hidden(
         self,
@@ -144,6 +161,8 @@ class Decoder(nn.Module):
         documents: Int[Tensor, "B T"] | None = None,
         cache: KVCache | None = None,
         routing: Routing | None = None,
+        memory: Float[Tensor, "B M E"] | Int[Tensor, "B M"] | None = None,
+        memory_mask: Bool[Tensor, "B M"] | None = None,
     ) -> Float[Tensor, "B T D"]:
         """Final normed states.
 
@@ -151,6 +170,10 @@ class Decoder(nn.Module):
             and its positions count from 0. `masks.PADDING` marks padding. None: one document a row.
         cache: filled with this call's keys and values; the call's tokens follow those in it.
         routing: filled with what the routers of layers with experts do.
+        memory: the second sequence, where layers read one: the encoder's input, or states where
+            there is no encoder. With a cache it comes with the first tokens only. All documents of
+            a row see it.
+        memory_mask: False at its padding.
         """
         batch, num_new = tokens.shape
         num_old = cache.num_tokens if cache is not None else 0
@@ -165,7 +188,8 @@ class Decoder(nn.Module):
         if self.positions is not None:
             self._check_length(num_old + num_new)
             x = x + self.positions(positions)
-        context = Context(mask, positions, cache, routing)
+        second = self._begin_memory(memory, memory_mask, cache, x)
+        context = Context(mask, positions, cache, routing, second)
         for block in self.layers:
             x = block(x, context)
         if cache is not None:
@@ -180,6 +204,19 @@ class Decoder(nn.Module):
     def head_weight(self) -> Float[Tensor, "V D"]:
         """The head's matrix: the embedding's own when tied."""
         return self.embedding.weight if self.head is None else self.head.weight
+
+    def _begin_memory(
+        self,
+        second: Tensor | None,
+        valid: Bool[Tensor, "B M"] | None,
+        cache: KVCache | None,
+        x: Float[Tensor, "B T D"],
+    ) -> Memory | None:
+        if self.memory is not None:
+            return begin_memory(self.memory, second, valid, cache, x, self.encoder)
+        if second is not None:
+            raise ValueError("memory: no layer reads one (mixer.memory); leave it out")
+        return None
 
     def _check_length(self, num_tokens: int) -> None:
         learned = self.cfg.position_embedding

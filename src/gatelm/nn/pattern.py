@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, no_type_check
 
 from pydantic import Field
 
@@ -11,6 +11,7 @@ from gatelm.config import Config
 from gatelm.nn.shapes import Bool, Int, Tensor
 
 Direction = Literal["causal", "full"]
+Keys = Literal["own", "memory"]
 
 
 class BlockSparseConfig(Config):
@@ -29,6 +30,7 @@ class BlockSparseConfig(Config):
     global_blocks: int = Field(default=0, ge=0)
     """The first blocks of a document are seen by all its queries."""
 
+    @no_type_check  # part of flex attention's kernel, where nothing but tensors may be touched
     def joins(
         self, query_place: Int[Tensor, "..."], key_place: Int[Tensor, "..."]
     ) -> Bool[Tensor, "..."]:
@@ -50,7 +52,8 @@ class Pattern:
     window_tokens: keys a query sees, itself included; None: all. first_tokens: keys at the start of
     the document that are seen past the window. blocks: see `BlockSparseConfig`. direction: causal,
     or full where keys after the query are seen too (a window then reaches to both sides).
-    alibi_slopes: one a query head; a score falls by slope x distance (arXiv 2108.12409).
+    alibi_slopes: one a query head; a score falls by slope x distance (arXiv 2108.12409). keys: of
+    the text itself, or of a second sequence, all of which is seen.
     """
 
     window_tokens: int | None = None
@@ -58,6 +61,7 @@ class Pattern:
     blocks: BlockSparseConfig | None = None
     direction: Direction = "causal"
     alibi_slopes: tuple[float, ...] | None = None
+    keys: Keys = "own"
 
     @property
     def needs_places(self) -> bool:
@@ -81,6 +85,7 @@ class Pattern:
             return Pattern(direction=self.direction, alibi_slopes=self.alibi_slopes)
         return self
 
+    @no_type_check  # like `joins`
     def sees(
         self,
         query: Int[Tensor, "..."],

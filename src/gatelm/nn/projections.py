@@ -10,17 +10,21 @@ from torch import nn
 
 from gatelm.config import Config
 from gatelm.nn.cache import Slot
+from gatelm.nn.memory import Memory, MemoryConfig
 from gatelm.nn.norm import Norm, NormConfig
 from gatelm.nn.parts import Part
 from gatelm.nn.shapes import Float, Tensor
 
 
 class Projected(NamedTuple):
-    """q (B,T,N,H), k and v (B,T,K,H); `latent` (B,T,C) is what k and v can be made from again."""
+    """q (B,T,N,H), k and v (B,t,K,H), of T tokens or of as many as the memory has.
+
+    `latent` (B,T,C) is what k and v can be made from again.
+    """
 
     q: Float[Tensor, "B T N H"]
-    k: Float[Tensor, "B T K H"]
-    v: Float[Tensor, "B T K V"]
+    k: Float[Tensor, "B t K H"]
+    v: Float[Tensor, "B t K V"]
     latent: Float[Tensor, "B T C"] | None = None
 
 
@@ -28,28 +32,36 @@ class QKVProjection(nn.Module):
     """Grouped-query projections: N query heads, K key/value heads, separate matrices."""
 
     def __init__(
-        self, hidden_dim: int, num_heads: int, num_kv_heads: int, head_dim: int, bias: bool
+        self,
+        hidden_dim: int,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        bias: bool,
+        memory: MemoryConfig | None = None,
     ):
         super().__init__()
-        self.head_dim = head_dim
+        self.head_dim, self.reads_memory = head_dim, memory is not None
+        source = hidden_dim if memory is None else memory.hidden_dim
         self.q = nn.Linear(hidden_dim, num_heads * head_dim, bias=bias)
-        self.k = nn.Linear(hidden_dim, num_kv_heads * head_dim, bias=bias)
-        self.v = nn.Linear(hidden_dim, num_kv_heads * head_dim, bias=bias)
+        self.k = nn.Linear(source, num_kv_heads * head_dim, bias=bias)
+        self.v = nn.Linear(source, num_kv_heads * head_dim, bias=bias)
 
-    def forward(self, x: Float[Tensor, "B T D"]) -> Projected:
-        """q, k and v of x (B,T,D)."""
+    def forward(self, x: Float[Tensor, "B T D"], memory: Memory | None = None) -> Projected:
+        """q of x (B,T,D), k and v of x or of the memory."""
         heads = (-1, self.head_dim)
-        return Projected(
-            self.q(x).unflatten(-1, heads),
-            self.k(x).unflatten(-1, heads),
-            self.v(x).unflatten(-1, heads),
-        )
+        q = self.q(x).unflatten(-1, heads)
+        if not self.reads_memory:
+            return Projected(q, self.k(x).unflatten(-1, heads), self.v(x).unflatten(-1, heads))
+        assert memory is not None
+        k, v = (proj(memory.states).unflatten(-1, heads) for proj in (self.k, self.v))
+        return Projected(q, k, memory.silence_padding(v))
 
     def extend(
         self,
         slot: Slot,
-        k: Float[Tensor, "B T K H"],
-        v: Float[Tensor, "B T K H"],
+        k: Float[Tensor, "B t K H"],
+        v: Float[Tensor, "B t K H"],
         latent: None = None,
     ) -> tuple[Float[Tensor, "B S K H"], Float[Tensor, "B S K H"]]:
         """Leave new keys and values in the cache; returns all that are kept."""
@@ -116,7 +128,7 @@ class LatentProjection(nn.Module):
         self.k = nn.Linear(cfg.kv_rank, num_heads * (head_dim - turning), bias=False)
         self.v = nn.Linear(cfg.kv_rank, num_heads * self.value_dim, bias=False)
 
-    def forward(self, x: Float[Tensor, "B T D"]) -> Projected:
+    def forward(self, x: Float[Tensor, "B T D"], memory: Memory | None = None) -> Projected:
         """q, k, v and the normed latent of x (B,T,D)."""
         q_in = x
         if self.q_down is not None and self.q_norm is not None:

@@ -12,6 +12,7 @@ import torch
 
 from gatelm.config import ConfigError
 from gatelm.data.source import Source, build_source
+from gatelm.nn.check import check_backward
 from gatelm.optim.build import build_optimizer
 from gatelm.train import checkpoint
 from gatelm.train.config import RunConfig, TrainConfig
@@ -86,6 +87,7 @@ def new_state(cfg: RunConfig, source: Source, processes: World) -> TrainState:
         cfg.model_for(source.vocab_size), cfg.seed, cfg.init_from, source.tokenizer
     )
     model.to(processes.device)
+    check_backward(cfg.model.layers(), processes.device.type)
     spikes = cfg.train.spike_window_steps, cfg.train.spike_threshold_std
     return TrainState(
         model,

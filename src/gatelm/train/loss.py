@@ -45,7 +45,9 @@ def sum_loss(
 
     routing: filled with what the routers do; only for a model that has experts.
     """
-    asked = {} if routing is None else {"routing": routing}
+    asked: dict[str, Any] = dict(batch.second())
+    if routing is not None:
+        asked["routing"] = routing
     hidden = model.hidden(batch.tokens, documents=batch.documents, **asked).flatten(0, 1)
     weight, targets = model.head_weight, batch.targets.flatten()
     rows = rows_at_once or max(MIN_ROWS, LOGIT_BYTES // (4 * weight.shape[0]))

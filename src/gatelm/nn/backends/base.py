@@ -16,11 +16,15 @@ Observe = Callable[[str, Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Capabilities:
-    """lse: returns log-sum-exp. probs: fills the taps scores and probs. dropout: applies it."""
+    """lse: returns log-sum-exp. probs: fills the taps scores and probs. dropout: applies it.
+
+    backward: the types of devices on which there are gradients; None: all.
+    """
 
     lse: bool
     probs: bool
     dropout: bool
+    backward: tuple[str, ...] | None = None
 
 
 class AttentionOutput(NamedTuple):
@@ -43,7 +47,7 @@ class AttentionBackend(Protocol):
         self,
         q: Float[Tensor, "B T N H"],
         k: Float[Tensor, "B S K H"],
-        v: Float[Tensor, "B S K H"],
+        v: Float[Tensor, "B S K V"],
         *,
         mask: AttentionMask,
         pattern: Pattern,

@@ -22,7 +22,7 @@ class EagerBackend:
         self,
         q: Float[Tensor, "B T N H"],
         k: Float[Tensor, "B S K H"],
-        v: Float[Tensor, "B S K H"],
+        v: Float[Tensor, "B S K V"],
         *,
         mask: AttentionMask,
         pattern: Pattern,

@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from gatelm.nn.backends.base import AttentionOutput, Capabilities, Observe
+from gatelm.nn.backends.null_key import attend_with_lse
 from gatelm.nn.backends.tail import attend_tail, can_attend_tail
 from gatelm.nn.masks import AttentionMask
 from gatelm.nn.pattern import Pattern
@@ -23,16 +24,17 @@ class SdpaBackend:
 
     On a CPU, short bf16 rows are attended in fp32: torch's CPU kernel is up to twice as slow in
     bf16 there (benchmarks/attention_dtype.py), and fp32 is the more exact. The last tokens of a
-    text that is read in chunks are attended without a mask (see `tail`).
+    text that is read in chunks are attended without a mask (see `tail`). torch returns no
+    log-sum-exp; where it is wanted, one more key gives it (see `null_key`).
     """
 
-    capabilities = Capabilities(lse=False, probs=False, dropout=True)
+    capabilities = Capabilities(lse=True, probs=False, dropout=True)
 
     def __call__(
         self,
         q: Float[Tensor, "B T N H"],
         k: Float[Tensor, "B S K H"],
-        v: Float[Tensor, "B S K H"],
+        v: Float[Tensor, "B S K V"],
         *,
         mask: AttentionMask,
         pattern: Pattern,
@@ -45,18 +47,47 @@ class SdpaBackend:
             return AttentionOutput(*attend_tail(q, k, v, scale))
         causal = mask.is_plain_causal(pattern)
         plain = causal or mask.sees_everything(pattern)
-        in_fp32 = _slow_in_bf16(v)
-        dtype = torch.float32 if in_fp32 else v.dtype
-        with torch.autocast("cpu", enabled=False) if in_fp32 else nullcontext():
-            y = F.scaled_dot_product_attention(
-                *(t.to(dtype).transpose(1, 2) for t in (q, k, v)),
-                attn_mask=None if plain else _additive(mask, pattern, dtype),
-                dropout_p=dropout,
-                is_causal=causal,
-                scale=scale,
-                enable_gqa=q.shape[2] != k.shape[2],
-            )
-        return AttentionOutput(y.transpose(1, 2).to(v.dtype), None)
+        dtype = torch.float32 if _slow_in_bf16(v) else v.dtype
+        added = None if plain else _additive(mask, pattern, dtype)
+        log_sums = None
+        if lse == "return":
+            one_more = None if added is None else _one_more(added)
+
+            def kernel(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+                return _attend(q, k, v, one_more, dtype, causal, scale, 0.0)
+
+            y, log_sums = attend_with_lse(q, k, v, scale, kernel)
+        if lse == "skip" or dropout:
+            y = _attend(q, k, v, added, dtype, causal, scale, dropout)
+        return AttentionOutput(y, log_sums)
+
+
+def _attend(
+    q: Float[Tensor, "B T N H"],
+    k: Float[Tensor, "B S K H"],
+    v: Float[Tensor, "B S K V"],
+    added: Tensor | None,
+    dtype: torch.dtype,
+    causal: bool,
+    scale: float,
+    dropout: float,
+) -> Float[Tensor, "B T N V"]:
+    with torch.autocast("cpu", enabled=False) if dtype != v.dtype else nullcontext():
+        y = F.scaled_dot_product_attention(
+            *(t.to(dtype).transpose(1, 2) for t in _of_one_width(q, k, v)),
+            attn_mask=added,
+            dropout_p=dropout,
+            is_causal=causal,
+            scale=scale,
+            enable_gqa=q.shape[2] != k.shape[2],
+        )
+    return y[..., : v.shape[-1]].transpose(1, 2).to(v.dtype)
+
+
+def _of_one_width(*heads: Tensor) -> list[Tensor]:
+    """Zeros where values are narrower or wider: for those torch has no kernel but the T x T one."""
+    width = max(t.shape[-1] for t in heads)
+    return [F.pad(t, (0, width - t.shape[-1])) if t.shape[-1] < width else t for t in heads]
 
 
 def _additive(mask: AttentionMask, pattern: Pattern, dtype: torch.dtype) -> Tensor:
@@ -65,6 +96,12 @@ def _additive(mask: AttentionMask, pattern: Pattern, dtype: torch.dtype) -> Tens
     if bias is None:
         return dense
     return bias.masked_fill(~dense, float("-inf")).to(dtype)
+
+
+def _one_more(added: Tensor) -> Tensor:
+    """The mask with a query that counts for nothing and a key that all see before the others."""
+    seen = 1.0 if added.dtype == torch.bool else 0.0
+    return F.pad(added, (1, 0, 1, 0), value=seen)
 
 
 def _slow_in_bf16(v: Tensor) -> bool:

@@ -1,0 +1,72 @@
+"""Text over an image: what is asked stands in a second sequence, not in the text."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from gatelm.data.batch import IGNORE, Batch
+from gatelm.data.config import PatchRecallConfig
+from gatelm.data.synthetic import SyntheticSource, task_generator
+
+
+class PatchRecallSource(SyntheticSource):
+    """Places have the ids 0..num_patches-1, classes the next num_classes, BOS the last.
+
+    Mark: "asked", the queries whose answer stands in the image.
+    """
+
+    cfg: PatchRecallConfig
+
+    def __init__(self, cfg: PatchRecallConfig, seed: int) -> None:
+        super().__init__(cfg, seed)
+        self.vocab_size = cfg.num_patches + cfg.num_classes + 1
+        self.bos_id = self.vocab_size - 1
+        self.memory_dim = cfg.patch_dim
+        self.loss_floor, self.mark_floor = 0.0, {"asked": 0.0}
+        drawn = task_generator(cfg.task_seed).normal(size=(cfg.num_classes, cfg.patch_dim))
+        length = np.linalg.norm(drawn, axis=1, keepdims=True) / np.sqrt(cfg.patch_dim)
+        self.classes = drawn / length
+        """(num_classes, patch_dim)."""
+
+    def make(self, rng: np.random.Generator, num_sequences: int, rows: slice) -> Batch:
+        cfg, num_asked = self.cfg, self.seq_len // 2 + 1
+        width = 1 + cfg.num_patches + num_asked
+        noise = rng.spawn(1)[0].normal(size=(num_sequences, cfg.num_patches, cfg.patch_dim))
+        uniform = rng.random((num_sequences, width))
+        by_count, by_kind, by_place = np.split(uniform, [1, 1 + cfg.num_patches], axis=1)
+        counts = cfg.min_patches + _whole(by_count, cfg.num_patches - cfg.min_patches + 1)
+        kinds = _whole(by_kind, cfg.num_classes)
+        asked = _whole(by_place, counts)
+        sequences = np.empty((num_sequences, 1 + 2 * num_asked), dtype=np.int64)
+        sequences[:, 0] = self.bos_id
+        sequences[:, 1::2] = asked
+        sequences[:, 2::2] = cfg.num_patches + np.take_along_axis(kinds, asked, axis=1)
+        patches = (self.classes[kinds] + cfg.noise * noise).astype(np.float32)
+        present = np.arange(cfg.num_patches) < counts
+        return self._batch(sequences[rows], patches[rows], present[rows])
+
+    def _batch(self, sequences: np.ndarray, patches: np.ndarray, present: np.ndarray) -> Batch:
+        is_asked = np.zeros((len(sequences), self.seq_len), dtype=bool)
+        is_asked[:, 1::2] = True
+        following = sequences[:, 1 : self.seq_len + 1]
+        return Batch(
+            torch.from_numpy(np.ascontiguousarray(sequences[:, : self.seq_len])),
+            torch.from_numpy(np.where(is_asked, following, IGNORE)),
+            marks={"asked": torch.from_numpy(is_asked)},
+            memory=torch.from_numpy(np.ascontiguousarray(patches)),
+            memory_mask=torch.from_numpy(np.ascontiguousarray(present)),
+        )
+
+    def decode_tokens(self, ids: list[int]) -> list[str]:
+        """BOS, places as @0.., classes as c0..."""
+        places = self.cfg.num_patches
+        return [
+            "<bos>" if i == self.bos_id else f"@{i}" if i < places else f"c{i - places}"
+            for i in ids
+        ]
+
+
+def _whole(uniform: np.ndarray, below: int | np.ndarray) -> np.ndarray:
+    """Numbers 0 to `below` - 1 from uniform ones in [0, 1)."""
+    return (uniform * below).astype(np.int64)

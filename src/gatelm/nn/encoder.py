@@ -1,0 +1,102 @@
+"""A small encoder of the second sequence that a decoder with cross attention reads."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import nn
+
+from gatelm.config import Config, ConfigError
+from gatelm.nn.block import Block, LayerConfig
+from gatelm.nn.check import check_layer
+from gatelm.nn.context import Context
+from gatelm.nn.masks import PADDING, AttentionMask
+from gatelm.nn.norm import Norm, NormConfig
+from gatelm.nn.shapes import Bool, Float, Int, Tensor
+
+
+class PatchesConfig(Config):
+    """Vectors, such as patches of an image, through one matrix (arXiv 2010.11929)."""
+
+    kind: Literal["patches"] = "patches"
+    dim: int = Field(ge=1)
+    """Numbers in a patch."""
+
+
+class TokensConfig(Config):
+    """Tokens of a vocabulary of their own."""
+
+    kind: Literal["tokens"] = "tokens"
+    vocab_size: int = Field(ge=1)
+
+
+class EncoderConfig(Config):
+    """Layers over a second sequence; their attention is `direction: full` as a rule."""
+
+    input: Annotated[PatchesConfig | TokensConfig, Field(discriminator="kind")]
+    max_tokens: int = Field(ge=1)
+    """Learned positions."""
+    hidden_dim: int = Field(ge=1)
+    num_layers: int = Field(default=1, ge=0)
+    layer: LayerConfig
+    final_norm: NormConfig = NormConfig()
+
+    @model_validator(mode="after")
+    def _check(self) -> EncoderConfig:
+        check_layer(self.layer, self.hidden_dim, 0)
+        if self.layer.attention.memory is not None:
+            raise ConfigError("layer.mixer.memory: an encoder reads one sequence only")
+        if self.layer.ffn.part(self.hidden_dim).idle:
+            raise ConfigError(
+                "layer.ffn.kind: the load of an encoder's experts would not be balanced; use swiglu"
+            )
+        return self
+
+    def input_parameters(self) -> int:
+        """Entries of the embedding or of the patches' matrix, and of the positions."""
+        rows = self.input.vocab_size if isinstance(self.input, TokensConfig) else self.input.dim
+        return (rows + self.max_tokens) * self.hidden_dim
+
+
+class Encoder(nn.Module):
+    """Patches (B,M,P), or tokens (B,M), to states (B,M,E)."""
+
+    def __init__(self, cfg: EncoderConfig):
+        super().__init__()
+        self.cfg = cfg
+        if isinstance(cfg.input, TokensConfig):
+            self.input = nn.Embedding(cfg.input.vocab_size, cfg.hidden_dim)
+        else:
+            self.input = nn.Linear(cfg.input.dim, cfg.hidden_dim, bias=False)
+        self.positions = nn.Embedding(cfg.max_tokens, cfg.hidden_dim)
+        self.layers = nn.ModuleList(
+            Block(cfg.layer, cfg.hidden_dim, index) for index in range(cfg.num_layers)
+        )
+        self.final_norm = Norm(cfg.final_norm, cfg.hidden_dim)
+
+    def forward(
+        self,
+        second: Float[Tensor, "B M P"] | Int[Tensor, "B M"],
+        valid: Bool[Tensor, "B M"] | None = None,
+    ) -> Float[Tensor, "B M E"]:
+        """States of the second sequence; what stands at padding is undefined.
+
+        Raises:
+            ValueError: for more tokens than there are positions.
+        """
+        num_tokens = second.shape[1]
+        if num_tokens > self.cfg.max_tokens:
+            raise ValueError(
+                f"memory: {num_tokens} tokens, but model.encoder.max_tokens is "
+                f"{self.cfg.max_tokens}: raise it"
+            )
+        documents = None if valid is None else torch.where(valid, 0, PADDING)
+        positions = torch.arange(num_tokens, device=second.device)
+        x = self.input(second) + self.positions(positions)
+        mask = AttentionMask(num_tokens, num_tokens, documents, second.device)
+        context = Context(mask, positions)
+        for block in self.layers:
+            x = block(x, context)
+        return self.final_norm(x)
