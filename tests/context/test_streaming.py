@@ -189,6 +189,13 @@ def test_the_model_is_as_it_was():
     assert torch.equal(nats(model, tokens), before)
 
 
+def test_layers_with_a_state_cannot_stream():
+    layer = {"mixer": {"kind": "delta", "num_heads": 2}, "ffn": {"ffn_dim": 8}}
+    tree = {"vocab_size": 9, "hidden_dim": 8, "num_layers": 2, "layer": layer}
+    with pytest.raises(ValueError, match="a state in place of keys"):
+        DecoderHandover(Decoder(ModelConfig.parse(tree)))
+
+
 def test_models_that_cannot_stream_say_so():
     learned = {"max_tokens": 64}
     with pytest.raises(ValueError, match="adds learned positions"):

@@ -172,6 +172,13 @@ def test_attention_in_chunks_is_refused():
         hand_over(probe)
 
 
+def test_layers_with_a_state_are_refused():
+    probe = build("llama", 1)
+    probe.model.config.layer_types = ["linear_attention"]
+    with pytest.raises(ValueError, match="llama has layers of type linear_attention"):
+        hand_over(probe)
+
+
 def test_scaled_rotations_are_read_off_the_model():
     rope = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e4}
     rope["original_max_position_embeddings"] = 16

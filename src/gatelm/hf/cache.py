@@ -23,7 +23,7 @@ class StateLayer(CacheLayerMixin):
         super().__init__()
         self.states, self.num_tokens = states, num_tokens
 
-    def lazy_initialization(self, *args: Any) -> None:
+    def lazy_initialization(self, key_states: Any, value_states: Any = None) -> None:
         """Nothing: it is made with its states."""
 
     def update(self, *args: Any, **kwargs: Any) -> Any:

@@ -23,6 +23,9 @@ from gatelm.nn.shapes import Float, Int, Tensor
 
 NAME = "gatelm_handover"
 
+RECURRENT = frozenset(("linear_attention", "mamba", "conv", "hybrid", "recurrent"))
+"""Entries of `layer_types` for layers that carry a state."""
+
 
 def hand_over(probe: Probe) -> Handover:
     """The model behind a probe, ready to have its attention computed elsewhere.
@@ -41,7 +44,8 @@ class HFHandover:
     """A model of transformers that calls an attention function.
 
     Raises:
-        ValueError: for a layer that attends in chunks, whose mask no cache of this kind has.
+        ValueError: for a layer that attends in chunks, whose mask no cache of this kind has, and
+            for one with a state in place of keys.
     """
 
     def __init__(self, probe: HFProbe):
@@ -52,6 +56,11 @@ class HFHandover:
             raise ValueError(
                 f"{probe.name} attends in chunks of fixed places in the text, which a window "
                 "cache cannot follow"
+            )
+        if kinds := sorted(set(self._kinds or ()) & RECURRENT):
+            raise ValueError(
+                f"{probe.name} has layers of type {', '.join(kinds)}, whose state a window cache "
+                "does not hold: it needs softmax attention in every layer"
             )
 
     @property

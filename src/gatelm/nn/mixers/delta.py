@@ -185,10 +185,10 @@ class GatedDelta(nn.Module):
         tail: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         heads = torch.cat((q.flatten(2), k.flatten(2), v.flatten(2)), dim=-1)
-        heads, tail = self.conv(heads, starts, tail)
+        heads, new_tail = self.conv(heads, starts, tail)
         q, k, v = F.silu(heads).split(self.channels, dim=-1)
         keys, values = (-1, self.key_width), (-1, self.value_width)
-        return q.unflatten(-1, keys), k.unflatten(-1, keys), v.unflatten(-1, values), tail
+        return q.unflatten(-1, keys), k.unflatten(-1, keys), v.unflatten(-1, values), new_tail
 
     def _log_decay(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T N"]:
         """log alpha = -A softplus(W x + dt_bias), float32 (arXiv 2312.00752, section 3.5)."""

@@ -8,6 +8,7 @@ Within a chunk the tokens' writes depend on one another, which is a triangular s
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from collections.abc import Callable
 from functools import cache
@@ -50,13 +51,15 @@ def delta_rule(
         attended = (q @ k.mT) * between
         q, k = q * since[..., None], k * between[..., -1, :, None]
         if state is None:
-            state = q.new_zeros(*q.shape[:2], q.shape[-1], v.shape[-1])
-        state, y = state.to(q.dtype), []
+            memory = q.new_zeros(*q.shape[:2], q.shape[-1], v.shape[-1])
+        else:
+            memory = state.to(q.dtype)
+        y: list[Tensor] = []
         for c in range(q.shape[2]):
-            new = written[:, :, c] - seen[:, :, c] @ state
-            y.append(q[:, :, c] @ state + attended[:, :, c] @ new)
-            state = state * since[:, :, c, -1, None, None] + k[:, :, c].mT @ new
-        return from_chunks(torch.stack(y, dim=2), length).to(dtype), state
+            new = written[:, :, c] - seen[:, :, c] @ memory
+            y.append(q[:, :, c] @ memory + attended[:, :, c] @ new)
+            memory = memory * since[:, :, c, -1, None, None] + k[:, :, c].mT @ new
+        return from_chunks(torch.stack(y, dim=2), length).to(dtype), memory
 
 
 def fla_delta_rule(
@@ -112,9 +115,7 @@ def fla_installed() -> bool:
 @cache
 def fla_kernel() -> Rule:
     """flash-linear-attention's chunked kernel, which knows sequences of different lengths."""
-    from fla.ops.gated_delta_rule import chunk_gated_delta_rule
-
-    return chunk_gated_delta_rule
+    return importlib.import_module("fla.ops.gated_delta_rule").chunk_gated_delta_rule
 
 
 def _wide(x: Tensor) -> Tensor:
