@@ -147,6 +147,14 @@ def test_two_sites_and_layers_that_differ():
         assert torch.equal(model_of(cfg, state)(tokens()), plain(tokens()))
 
 
+def test_the_gate_of_a_mixture_of_experts_is_undone_in_every_expert():
+    ffn = {"kind": "moe", "num_experts": 4, "top_k": 2, "ffn_dim": 8, "shared": {"ffn_dim": 8}}
+    plain = model_of(ModelConfig.parse({**TREE, "layer": {**TREE["layer"], "ffn": ffn}}))
+    cfg, state = add_gate(plain.cfg, plain.state_dict(), "ffn", "double-out")
+    with torch.no_grad():
+        assert torch.equal(model_of(cfg, state)(tokens()), plain(tokens()))
+
+
 @pytest.mark.parametrize(
     ("preset", "how", "message"),
     [
@@ -245,3 +253,29 @@ def test_the_start_score(gate, score):
 def test_a_start_that_is_not_neutral_says_why(gate, message):
     with pytest.raises(ConfigError, match=message):
         start_score(gate)
+
+
+HYBRID = {
+    **TREE,
+    "layer": {"mixer": {"kind": "delta", "num_heads": 4}, "ffn": {"ffn_dim": 24}},
+    "layer_overrides": [{"layers": "1::2", "set": {"mixer": {"num_heads": 4}}}],
+}
+
+
+@pytest.mark.parametrize("how", ["two_sigmoid", "double-out"])
+@pytest.mark.parametrize("preset", ["sdpa-head", "output"])
+def test_layers_of_a_hybrid_stay_bit_for_bit(preset, how):
+    plain = model_of(ModelConfig.parse(HYBRID))
+    cfg, state = add_gate(plain.cfg, plain.state_dict(), preset, how)
+    with torch.no_grad():
+        assert torch.equal(model_of(cfg, state)(tokens()), plain(tokens()))
+
+
+def test_a_scale_does_not_pass_an_activation_or_a_norm():
+    for kind, preset in (("delta", "value"), ("mamba2", "sdpa-head"), ("linear", "value")):
+        mixer = {"kind": kind, "num_heads": 4}
+        tree = {**HYBRID, "layer": {**HYBRID["layer"], "mixer": mixer}}
+        plain = model_of(ModelConfig.parse(tree))
+        with pytest.raises(ConfigError, match="is not linear"):
+            add_gate(plain.cfg, plain.state_dict(), preset, "double-out")
+        add_gate(plain.cfg, plain.state_dict(), preset, "two_sigmoid")

@@ -22,6 +22,7 @@ from gatelm.nn.block import LayerConfig
 from gatelm.nn.gate import ACTIVATIONS, GateConfig, GateInit, build_modifier
 from gatelm.nn.gate_presets import GATE_PRESETS
 from gatelm.nn.model import LayerOverride, ModelConfig
+from gatelm.nn.moe import MoEConfig
 from gatelm.nn.sites import BLOCK_SITES
 
 HOW_DOCS: dict[str, str] = {
@@ -31,6 +32,13 @@ HOW_DOCS: dict[str, str] = {
     "open-bias": "sigmoid with a bias of 4 from zero weights, every score at 0.982, and the matrix "
     "behind divided by that: the same outputs but for rounding",
 }
+
+BEFORE_A_MATRIX = {
+    "attention": ("v", "sdpa", "out", "ffn"),
+    "delta": ("sdpa", "out", "ffn"),
+}
+"""Sites from which a scale passes to a matrix behind them, by mixer; elsewhere a norm, an
+activation or a softmax stands between."""
 
 OPEN_BIAS = 4.0
 """sigmoid(4) = 0.982; its slope is 0.018, a fourteenth of that at 0."""
@@ -233,6 +241,11 @@ def _behind(gate: GateConfig, layer: LayerConfig, index: int, where: str) -> lis
             f"{where} acts before the softmax, so no matrix behind it can make up for a score "
             "other than 1; use two_sigmoid"
         )
+    if gate.site not in BEFORE_A_MATRIX.get(layer.mixer.kind, ("out", "ffn")):
+        raise ConfigError(
+            f"{where}: what follows it in a layer with mixer.kind {layer.mixer.kind!r} is not "
+            "linear, so no matrix behind it can make up for a score other than 1; use two_sigmoid"
+        )
     if gate.site == "v":
         for other in layer.gates:
             if other.site == "sdpa" and not _scales(other):
@@ -241,10 +254,19 @@ def _behind(gate: GateConfig, layer: LayerConfig, index: int, where: str) -> lis
                     "linear; use two_sigmoid"
                 )
     if gate.site == "ffn":
-        return [f"layers.{index}.ffn.down_proj.weight"]
+        return _behind_ffn(layer, index)
     names = [f"layers.{index}.attn.o_proj.weight"]
-    if gate.site == "out" and layer.mixer.bias == "all":
+    if gate.site == "out" and getattr(layer.mixer, "bias", "none") == "all":
         names.append(f"layers.{index}.attn.o_proj.bias")
+    return names
+
+
+def _behind_ffn(layer: LayerConfig, index: int) -> list[str]:
+    if not isinstance(layer.ffn, MoEConfig):
+        return [f"layers.{index}.ffn.down_proj.weight"]
+    names = [f"layers.{index}.ffn.experts.down_proj"]
+    if layer.ffn.shared is not None:
+        names.append(f"layers.{index}.ffn.shared.down_proj.weight")
     return names
 
 
