@@ -85,6 +85,24 @@ def test_two_processes_train_like_one(tiny, tmp_path):
     assert json.loads((folder / "run.json").read_text())["processes"] == 2
 
 
+@pytest.mark.slow
+def test_routers_of_two_processes_are_one(tiny, tmp_path, fake_look):
+    """The balance loss takes the choices of both; rows are shared unequally, 2 and 1."""
+    ffn = {"kind": "moe", "num_experts": 4, "top_k": 2, "ffn_dim": 8, "shared": {"ffn_dim": 8}}
+    tree = {
+        "model": {"layer": {"ffn": ffn}},
+        "train": {"total_steps": 4, "batch_size": 3, "router": {"balance": 0.5}},
+    }
+    cfg = tiny(tree)
+    train(cfg, tmp_path / "one")
+    run_two(cfg, tmp_path / "r.yaml", tmp_path / "two", "train.micro_batch_size=1")
+    for key in ("loss", "grad_norm", "balance_loss", "router_z_loss"):
+        one, two = (trace(tmp_path / name, "train", key) for name in ("one", "two"))
+        assert torch.allclose(torch.tensor(one), torch.tensor(two), rtol=1e-4), key
+    loads = [trace(tmp_path / name, "train", "expert_load") for name in ("one", "two")]
+    assert loads[0] == loads[1]
+
+
 def test_alone_nothing_is_exchanged(tiny):
     alone = World(torch.device("cpu"))
     assert alone.is_main

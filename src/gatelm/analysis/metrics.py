@@ -454,9 +454,7 @@ def _describe_longer(name: str, longer: LongerName) -> Metric:
     elif longer.stem in KEPT:
         metric = describe(longer.stem)
     else:
-        raise ValueError(
-            f"unknown metric {name!r}; on longer rows: {', '.join((*KEPT, *DERIVED))}"
-        )
+        raise ValueError(f"unknown metric {name!r}; on longer rows: {', '.join((*KEPT, *DERIVED))}")
     return Metric(
         name,
         f"{metric.label}, {longer.words}",

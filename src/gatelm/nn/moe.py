@@ -147,7 +147,8 @@ class MoE(nn.Module):
         ones = torch.ones_like(squares) if counted is None else counted.to(squares.dtype)
         with torch.no_grad():
             counts = _histogram(chosen, ones, self.cfg.num_experts)
-        return LayerRouting(counts, ones @ probs, ones @ squares, self.cfg.top_k)
+        summed = (probs * ones[:, None]).sum(dim=0)
+        return LayerRouting(counts, summed, (squares * ones).sum(), self.cfg.top_k)
 
 
 def grouped(
