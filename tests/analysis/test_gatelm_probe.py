@@ -56,10 +56,13 @@ def test_it_is_a_probe(build):
 
 @pytest.mark.parametrize("backend", ["eager", "sdpa"])
 @pytest.mark.parametrize("window_tokens", [None, 5])
-def test_what_an_observer_sees_is_the_forward(build, batch, documents, backend, window_tokens):
+@pytest.mark.parametrize("positions", [{}, {"rope": None, "position_bias": {}}])
+def test_what_an_observer_sees_is_the_forward(
+    build, batch, documents, backend, window_tokens, positions
+):
     """The weights of q, k and mask, summed over v, are the heads before the gate, and so on to the
     output: nothing that is shown is beside the forward."""
-    model = build(*GATES, window_tokens=window_tokens, qk_norm={})
+    model = build(*GATES, window_tokens=window_tokens, qk_norm={}, **positions)
     use_backend(model, backend)
     tokens, keeper = batch().tokens, Keeper()
     hidden = GatelmProbe(model).observe(tokens, documents, keeper)
@@ -68,7 +71,12 @@ def test_what_an_observer_sees_is_the_forward(build, batch, documents, backend, 
         call = keeper.calls[layer]
         assert call.window_tokens == window_tokens
         weights = naive_weights(
-            call.q, call.k, call.mask, scale=call.scale, window_tokens=call.window_tokens
+            call.q,
+            call.k,
+            call.mask,
+            scale=call.scale,
+            window_tokens=call.window_tokens,
+            alibi_slopes=call.alibi_slopes,
         )[1]
         values = call.v.repeat_interleave(2, dim=2)
         before = torch.einsum("bnts,bsnh->btnh", weights, values)
