@@ -89,7 +89,12 @@ def test_value_and_ratio_ask_the_whole_interval(make_results):
     found = ask(results, inside)
     assert found.verdict == "reproduced"
     assert "gate 1, none 2.003; ratio 0.4992 [" in found.evidence[0].figure
-    assert ask(results, {**inside, "at_least": 0.4985}).verdict == "not reproduced"
+    assert found.evidence[0].figure.endswith("(asked: at least 0.45 and at most 0.55)")
+    crossing = ask(results, {**inside, "at_least": 0.499})
+    assert crossing.verdict == "not reproduced"
+    assert "it reaches beyond" in crossing.evidence[0].figure
+    beyond = ask(results, {**inside, "at_least": 0.54})
+    assert "all of it lies outside" in beyond.evidence[0].figure
     zero = make_results(losses(none=[0.0, 0.0, 0.0], gate=LOW))
     assert ask(zero, inside).verdict == "no data"
 
@@ -171,7 +176,7 @@ def test_scales_studies_parts_and_points_are_kept_apart(make_results, along):
     assert ask(results, test, parts=["text"]).verdict == "reproduced"
     swept = along("optim.lr", {1: losses(none=HIGH, gate=LOW), 2: losses(none=LOW, gate=HIGH)})
     both = ask(swept, test)
-    assert (both.verdict, both.reason) == ("not reproduced", "at 1 of 2 points")
+    assert (both.verdict, both.reason) == ("not reproduced", "holds at 1 of 2 points")
     assert [e.where for e in both.evidence] == ["text (lr=1)", "text (lr=2)"]
     assert ask(swept, test, at={"lr": 1}).verdict == "reproduced"
 
@@ -199,6 +204,27 @@ def test_metrics_of_the_run_and_alternatives(make_results):
     assert ask(make_results(values), test, metric="seconds").verdict == "not reproduced"
     found = ask(make_results(values), {**test, "at_most": 0.6}, metric=["other", "val_loss"])
     assert found.verdict == "reproduced"
+
+
+def test_what_a_grid_of_learning_rates_says_stands_apart(along):
+    results = along(
+        "optim.lr", {0.01: losses(none=LOW, gate=LOW), 0.1: losses(none=HIGH, gate=LOW)}
+    )
+    results["sweeps"] = [
+        {"part": "text", "arm": arm, "axes": {}, "seed": seed, "metrics": {"largest_stable_lr": lr}}
+        for arm, lr in (("none", 0.01), ("gate", 0.1))
+        for seed in range(3)
+    ]
+    test = {"kind": "ratio", "arm": "gate", "at_least": 3}
+    found = ask(results, test, metric="largest_stable_lr")
+    assert found.verdict == "reproduced"
+    assert [e.where for e in found.evidence] == ["text"]
+    assert ask(results, {**test, "at_least": 11}, metric="largest_stable_lr").verdict == (
+        "not reproduced"
+    )
+    compared = ask(results, {"kind": "compare", "arm": "gate"})
+    assert [e.where for e in compared.evidence] == ["text (lr=0.01)", "text (lr=0.1)"]
+    assert "of 6" in ask(results, {"kind": "survival", "arm": "gate"}).evidence[0].figure
 
 
 def test_results_must_be_there(tmp_path):

@@ -10,14 +10,6 @@ from gatelm.study.claims.registry import SIZES, Registry, load_registry, names
 EVALUATED = {"hellaswag", "mmlu", "gsm8k", "c_eval", "ruler", "val_loss_long"}
 """Measured by `gatelm eval`, not in a run."""
 
-OF_THE_STUDY = {
-    "lr_sensitivity",
-    "largest_stable_lr",
-    "steps_to_baseline_loss",
-    "seconds_to_baseline_loss",
-    "loss_spike_score",
-}
-
 
 def metrics_of(claim):
     needed = [m for need in claim.needs for m in names(need.metric)]
@@ -28,7 +20,7 @@ def test_the_shipped_registry_reads_and_names_what_exists():
     registry = load_registry()
     claims = registry.all()
     assert len(claims) > 150
-    known = {*METRICS, *OF_THE_RUN, *EVALUATED, *OF_THE_STUDY}
+    known = {*METRICS, *OF_THE_RUN, *EVALUATED}
     for name, claim in claims.items():
         assert claim.source, name
         unknown = {m for m in metrics_of(claim) if split_mark(m)[0] not in known}
