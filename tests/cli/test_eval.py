@@ -121,3 +121,56 @@ def test_a_hugging_face_folder_gives_its_own_loss(tmp_path):
     assert found["tokens"] == tokens
     assert found["loss"] == pytest.approx(nats / tokens, rel=1e-5)
     assert "no BOS token" in found["first_token"]["reason"]
+
+
+def test_long_documents_by_position(folder, text):
+    result = run(
+        *(folder(), "--data", text, "--by-position", "--lengths", "64,128"),
+        *("--window", "32", "--stride", "16", "--chunk-tokens", "10", "--json"),
+    )
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)["by_position"]
+    assert [entry["length_tokens"] for entry in found["lengths"]] == [64, 128]
+    assert found["lengths"][1]["tokens"] == found["sliding"]["tokens"] == 127
+    assert found["num_documents"] == 1
+    shown = run(folder("other"), "--data", text, "--by-position", "--lengths", "64").stdout
+    assert "the first 64 tokens of 1 of 1 documents that long" in shown
+
+
+def test_retrieval_tasks_score_draw_and_go_on(folder, tmp_path):
+    options = ["--tasks", "passkey", "--lengths", "200,256", "--depths", "2", "--samples", "1"]
+    out = tmp_path / "answers"
+    result = run(folder(), *options, "--out", str(out), "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)["retrieval"]
+    assert found["lengths"] == [200, 256]
+    assert set(found["scores"]["passkey"]) == {"200", "256"}
+    assert len(found["by_depth"]) == 4
+    assert (out / "depth-passkey.svg").read_text().startswith("<svg")
+    answers = (out / "answers.jsonl").read_text()
+    lines = answers.splitlines()
+    assert len(lines) == 5
+    # a stopped run: the last answer torn
+    (out / "answers.jsonl").write_text("\n".join([*lines[:-1], lines[-1][:20]]))
+    again = run(folder("again", True), *options, "--out", str(out))
+    assert "holds answers of another model or other settings" in str(again.exception)
+    again = run(str(tmp_path / "model"), *options, "--out", str(out))
+    assert again.exit_code == 0, again.output
+    assert "effective length: none of these" in again.stdout
+    assert (out / "answers.jsonl").read_text().splitlines()[-1] == lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--by-position", "--lengths", "1q"], "--lengths 1q: '1q' is no length"),
+        (["--by-position", "--lengths", "4k"], "the longest document has"),
+        (["--tasks", "passkey", "--lengths", "32"], "passkey: 32 tokens are too few"),
+    ],
+)
+def test_mistakes_about_lengths_are_one_sentence(folder, text, options, sentence):
+    data = ["--data", text] if "--by-position" in options else []
+    result = run(folder(), *data, *options)
+    assert result.exit_code != 0
+    assert sentence in str(result.exception)
+    assert "\n" not in str(result.exception)
