@@ -10,6 +10,7 @@ from gatelm.hf.formats.rules import FORMATS
 from gatelm.hf.formats.write import write_config
 from gatelm.hf.planner import FACTS, GATELM, plan, targets_that_do
 from gatelm.nn.model import ModelConfig
+from gatelm.presets import model_preset
 
 _spec = util.spec_from_file_location("converting", Path(__file__).with_name("converting.py"))
 assert _spec is not None
@@ -122,3 +123,16 @@ def test_a_written_config_reads_back_as_the_folded_model(target):
         tree = write_config(folded, FORMATS[target], {}, "float32")
         assert recognise(tree, "test").name == target
         assert read_config(tree, FORMATS[target], "test") == folded
+
+
+def test_the_preset_of_qwen3_next_is_the_default_of_transformers():
+    if "qwen3_next" not in CONFIG_MAPPING:
+        pytest.skip("this transformers has no qwen3_next")
+    fmt = FORMATS["qwen3_next"]
+    folded = fold(model_preset("qwen3-next-80b-a3b"), {}, fmt).cfg
+    tree = write_config(folded, fmt, {}, "bfloat16")
+    assert read_config(tree, fmt, "test") == folded
+    theirs = CONFIG_MAPPING["qwen3_next"]().to_dict()
+    differ = {key for key, value in tree.items() if key in theirs and theirs[key] != value}
+    # the published model's, which are not the defaults; dense layers, which it has none of
+    assert differ <= {"rope_parameters", "intermediate_size", "architectures", "dtype"}

@@ -58,7 +58,7 @@ _KEYS = {
     "qwen3": _WINDOWS + " attention_bias",
     "paper": _WINDOWS + " attention_bias qkv_bias use_qk_norm " + " ".join(PAPER_KEYS),
     "qwen3_moe": _WINDOWS + " attention_bias" + _MOE,
-    "qwen3_next": _LINEAR + _MOE + _SHARED,
+    "qwen3_next": _LINEAR + _MOE + _SHARED + " use_sliding_window",
     "qwen3_5_text": _LINEAR,
     "qwen3_5_moe_text": _LINEAR + _MOE + _SHARED,
     "afmoe": "attention_bias global_attn_every_n_layers layer_types mup_enabled sliding_window "
@@ -299,6 +299,11 @@ def _paper(c: Any, where: str) -> None:
         raise ConfigError(f"{where}: qkv_bias: the release has no biases, and none are converted")
 
 
+def _qwen3_next(c: Any, where: str) -> None:
+    if getattr(c, "use_sliding_window", False):
+        raise ConfigError(f"{where}: use_sliding_window: the family's code has no windows")
+
+
 def _afmoe(c: Any, where: str) -> None:
     if c.num_dense_layers < c.num_hidden_layers:
         raise ConfigError(
@@ -338,6 +343,7 @@ def _step3p7(c: Any, where: str) -> None:
 _READERS: Mapping[str, Callable[[Any, str], None]] = {
     "llama": _llama,
     "paper": _paper,
+    "qwen3_next": _qwen3_next,
     "afmoe": _afmoe,
     "lfm3": _lfm3,
     "step3p7": _step3p7,
