@@ -79,8 +79,9 @@ def measure(args: argparse.Namespace) -> None:
                 losses = token_losses(
                     InParts(model), tokens, chunk_tokens=args.chunk_tokens, report=show
                 )
-                # the first token is no target, so that block i holds the targets at its positions
-                blocks = torch.cat((losses[:1], losses)).double().view(-1, BLOCK_TOKENS).mean(1)
+                # the first token is no target
+                placed = torch.cat((torch.full((1,), math.nan), losses)).double()
+                blocks = placed.view(-1, BLOCK_TOKENS).nanmean(1)
                 file.parent.mkdir(parents=True, exist_ok=True)
                 write_json(
                     file,
@@ -132,10 +133,14 @@ def _edges(length: int, original: int) -> list[tuple[int, int]]:
     return list(itertools.pairwise([*edges, length]))
 
 
+def _short(num_tokens: int) -> str:
+    return f"{num_tokens // 1024}k" if num_tokens % 1024 == 0 else str(num_tokens)
+
+
 def _section(length: int, runs: list[dict[str, Any]], found: dict[str, torch.Tensor]) -> str:
     original, block = runs[0]["original_tokens"], runs[0]["block_tokens"]
     spans = _edges(length, original)
-    names = " | ".join(f"{low // 1024}k-{high // 1024}k" for low, high in spans)
+    names = " | ".join(f"{_short(low)}-{_short(high)}" for low, high in spans)
     beyond = {m: losses[:, original // block :].mean() for m, losses in found.items()}
     ranked = sorted(found, key=lambda method: float(beyond[method]))
     best = ranked[0]
