@@ -86,6 +86,8 @@ class Details:
 
     def _second_pass(self, call: AttentionCall) -> None:
         assert self._rows is not None
+        if call.pattern is not None:  # shares by distance need keys in one piece
+            return
         heads = call.q.shape[2]
         profile = self.profiles.setdefault(call.layer, Profile(heads))
         profile.add(

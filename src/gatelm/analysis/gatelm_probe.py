@@ -197,6 +197,7 @@ class _Readers:
             scale=attention.scale,
             window_tokens=attention.cfg.window_tokens,
             alibi_slopes=attention.pattern.alibi_slopes,
+            pattern=attention.pattern if attention.pattern.needs_places else None,
         )
         self._observer.attention(call)
 

@@ -115,6 +115,7 @@ class _Maps(Observer):
                 softcap=call.softcap,
                 sink_logits=call.sink_logits,
                 alibi_slopes=call.alibi_slopes,
+                pattern=call.pattern,
             )
 
     def weights(self, layer: int, weights: Float[Tensor, "B N T T"], mask: AttentionMask) -> None:

@@ -24,15 +24,16 @@ def attention_map(
     softcap: float | None = None,
     sink_logits: Float[Tensor, " N"] | None = None,
     alibi_slopes: tuple[float, ...] | None = None,
+    pattern: Pattern | None = None,
 ) -> Float[Tensor, "N T T"]:
     """All weights of one short document, queries in rows; with a learned sink rows sum to < 1."""
     num_tokens = q.shape[0]
     k = k.float().repeat_interleave(q.shape[1] // k.shape[1], dim=1)
     with torch.autocast(q.device.type, enabled=False):
         scores = torch.einsum("tnh,snh->nts", q.float(), k) * scale
-    seen = AttentionMask(num_tokens, num_tokens, device=q.device).dense(Pattern(window_tokens))[
-        0, 0
-    ]
+    seen = AttentionMask(num_tokens, num_tokens, device=q.device).dense(
+        pattern or Pattern(window_tokens)
+    )[0, 0]
     if alibi_slopes is not None:
         place = torch.arange(num_tokens, device=q.device)
         slopes = torch.tensor(alibi_slopes, device=q.device)[:, None, None]

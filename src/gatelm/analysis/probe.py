@@ -14,6 +14,7 @@ from typing import Protocol, runtime_checkable
 import torch
 
 from gatelm.nn.masks import AttentionMask
+from gatelm.nn.pattern import Pattern
 from gatelm.nn.shapes import Float, Int, Tensor
 
 EMBEDDING = -1
@@ -47,6 +48,8 @@ class AttentionCall:
     softcap: float | None = None
     sink_logits: Float[Tensor, " N"] | None = None
     alibi_slopes: tuple[float, ...] | None = None
+    pattern: Pattern | None = None
+    """What the queries see where a window does not say it: blocks, or kept first tokens."""
 
 
 class Observer:

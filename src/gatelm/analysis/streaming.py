@@ -16,6 +16,7 @@ import torch
 from gatelm.analysis.layout import Layout
 from gatelm.analysis.probe import AttentionCall
 from gatelm.nn.masks import AttentionMask
+from gatelm.nn.pattern import Pattern
 from gatelm.nn.shapes import Bool, Float, Int, Tensor
 
 HIDDEN = -1e30
@@ -63,6 +64,7 @@ def attention_rows(
     softcap: float | None = None,
     sink_logits: Float[Tensor, "N"] | None = None,
     alibi_slopes: tuple[float, ...] | None = None,
+    pattern: Pattern | None = None,
     block_elements: int = 1 << 20,
 ) -> AttentionRows:
     """Statistics of softmax(scale q k^T) under a mask, in float32 (float64 for such inputs).
@@ -70,12 +72,13 @@ def attention_rows(
     q, k: after norm and RoPE; N a multiple of K; the queries are the last T of the S positions.
     softcap: scores become c tanh(score / c). sink_logits: an extra score per head that takes
     weight and has no value. alibi_slopes: one a head, times the distance taken from the scores.
+    pattern: what the queries see where it is no window; window_tokens is then not asked.
     block_elements: how many weights exist at a time.
     """
     layout = Layout.of(mask.documents, k.shape[0], k.shape[1], k.device)
-    window = k.shape[1] if window_tokens is None else window_tokens
+    window = k.shape[1] if window_tokens is None or pattern is not None else window_tokens
     offset = k.shape[1] - q.shape[1]
-    work = _Work(layout, offset, window, scale, softcap, sink_logits, alibi_slopes)
+    work = _Work(layout, offset, window, scale, softcap, sink_logits, alibi_slopes, pattern)
     precise = torch.float64 if q.dtype == torch.float64 else torch.float32
     keys = k.to(precise).permute(0, 2, 3, 1)
     sums = keys.new_zeros(q.shape[0], q.shape[2], k.shape[1])
@@ -88,13 +91,17 @@ def attention_rows(
             block = _block(q[:, start:stop].to(precise), keys, start, work, sums)
             for total, part in zip(whole, block, strict=True):
                 total[..., start:stop] = part
-    position, seen_by = work.query(layout.position), _queries_per_key(layout, work)
+    position = work.query(layout.position)
+    if pattern is None:
+        visible, seen_by = (position + 1).clamp(max=window), _queries_per_key(layout, work)
+    else:
+        visible, seen_by = _pattern_counts(layout, work, q.shape[1], rows_per_block)
     return AttentionRows(
         **whole._asdict(),
         importance=sums / seen_by.clamp(min=1)[:, None],
         importance_queries=seen_by,
-        visible=(position + 1).clamp(max=window),
-        sees_first=position < window,
+        visible=visible,
+        sees_first=_sees_first(work, 0, q.shape[1]),
         position=position,
         valid=work.query(layout.valid),
         layout=layout,
@@ -184,6 +191,7 @@ class _Work(NamedTuple):
     softcap: float | None
     sink_logits: Tensor | None
     alibi_slopes: tuple[float, ...] | None = None
+    pattern: Pattern | None = None
 
     def query(self, per_key: Tensor, start: int = 0, stop: int | None = None) -> Tensor:
         """The entries of a (B,S) tensor that belong to the queries start..stop."""
@@ -213,7 +221,7 @@ def _block(q: Tensor, keys: Tensor, start: int, work: _Work, sums: Tensor) -> _B
     scores.masked_fill_(~_visible(work, start, stop, low)[:, None], HIDDEN)
 
     position = work.query(work.layout.position, start, stop)[:, None]
-    sees_first = position < work.window
+    sees_first = _sees_first(work, start, stop)[:, None]
     first = (work.query(work.layout.first, start, stop) - low).clamp(min=0)
     index = first[:, None, :, None].expand(*scores.shape[:3], 1)
     at_index = scores.gather(-1, index)
@@ -279,7 +287,34 @@ def _visible(work: _Work, start: int, stop: int, low: int) -> Bool[Tensor, "B t 
     i = torch.arange(work.offset + start, high, device=work.layout.first.device)[:, None]
     j = torch.arange(low, high, device=i.device)[None, :]
     first = work.query(work.layout.first, start, stop)[..., None]
-    return ((j <= i) & (i - j < work.window))[None] & (j >= first)
+    if work.pattern is None:
+        return ((j <= i) & (i - j < work.window))[None] & (j >= first)
+    queries = work.query(work.layout.position, start, stop)[..., None]
+    keys = work.layout.position[:, None, low:high]
+    return work.pattern.sees(i[None], j[None], queries, keys) & (j >= first)
+
+
+def _sees_first(work: _Work, start: int, stop: int) -> Bool[Tensor, "B t"]:
+    """Whether the queries start..stop see the first token of their document."""
+    position = work.query(work.layout.position, start, stop)
+    if work.pattern is None:
+        return position < work.window
+    return work.pattern.sees(position, torch.zeros_like(position), position, position * 0)
+
+
+def _pattern_counts(
+    layout: Layout, work: _Work, num_queries: int, rows_per_block: int
+) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B S"]]:
+    """How many keys each query sees, and how many valid queries see each key."""
+    seen_by = torch.zeros_like(layout.position)
+    visible = torch.zeros_like(work.query(layout.position))
+    for start in range(0, num_queries, rows_per_block):
+        stop = min(start + rows_per_block, num_queries)
+        seen = _visible(work, start, stop, 0)
+        visible[:, start:stop] = seen.sum(dim=-1)
+        valid = work.query(layout.valid, start, stop)[..., None]
+        seen_by[:, : work.offset + stop] += (seen & valid).sum(dim=1)
+    return visible, seen_by
 
 
 def _queries_per_key(layout: Layout, work: _Work) -> Int[Tensor, "B S"]:

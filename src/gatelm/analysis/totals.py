@@ -116,6 +116,7 @@ class _Filler(Observer):
             softcap=call.softcap,
             sink_logits=call.sink_logits,
             alibi_slopes=call.alibi_slopes,
+            pattern=call.pattern,
         )
         totals.attention[layer].add(rows, totals.batch.marks)
         if totals.details is not None:

@@ -16,6 +16,7 @@ def naive_weights(
     *,
     scale: float,
     window_tokens: int | None = None,
+    pattern: Pattern | None = None,
     softcap: float | None = None,
     sink_logits: Float[Tensor, "N"] | None = None,
     alibi_slopes: tuple[float, ...] | None = None,
@@ -27,7 +28,7 @@ def naive_weights(
         scores = softcap * torch.tanh(scores / softcap)
     bias = mask.bias(Pattern(alibi_slopes=alibi_slopes))
     scores = scores if bias is None else scores + bias
-    scores = scores.masked_fill(~mask.dense(Pattern(window_tokens)), float("-inf"))
+    scores = scores.masked_fill(~mask.dense(pattern or Pattern(window_tokens)), float("-inf"))
     lse = scores.logsumexp(dim=-1)
     if sink_logits is not None:
         lse = torch.logaddexp(lse, sink_logits[:, None])
@@ -41,6 +42,7 @@ def naive_attention_rows(
     *,
     scale: float,
     window_tokens: int | None = None,
+    pattern: Pattern | None = None,
     softcap: float | None = None,
     sink_logits: Float[Tensor, "N"] | None = None,
     alibi_slopes: tuple[float, ...] | None = None,
@@ -52,6 +54,7 @@ def naive_attention_rows(
         mask,
         scale=scale,
         window_tokens=window_tokens,
+        pattern=pattern,
         softcap=softcap,
         sink_logits=sink_logits,
         alibi_slopes=alibi_slopes,
@@ -61,7 +64,7 @@ def naive_attention_rows(
     documents = mask.documents
     if documents is None:
         documents = torch.zeros(batch, num_keys, dtype=torch.long)
-    allowed = mask.dense(Pattern(window_tokens)).expand(batch, 1, -1, -1)[:, 0]
+    allowed = mask.dense(pattern or Pattern(window_tokens)).expand(batch, 1, -1, -1)[:, 0]
     rows = {
         name: torch.zeros(batch, heads, num_queries, dtype=weights.dtype)
         for name in ("first_weight", "entropy", "entropy_without_first")
