@@ -12,6 +12,7 @@ from gatelm.report.sections.attention import add_attention
 from gatelm.report.sections.causal import add_causal
 from gatelm.report.sections.inside import add_activations, add_gates
 from gatelm.report.sections.outcome import add_arms, add_verdict, outcome_figures
+from gatelm.report.sections.published import add_published
 from gatelm.report.sections.record import add_definitions, add_repeat, add_runs
 from gatelm.report.sections.training import training_figures
 from gatelm.report.sentences import method, status
@@ -54,6 +55,7 @@ def study_page(study: Study) -> Page:
     page.text(method([c for part in study.parts for c in part.comparisons]))
     for part in study.parts:
         _add_part(page, part, palette)
+    add_published(page, study)
     if study.runs:
         add_runs(page, study, palette)
     add_definitions(page, study)

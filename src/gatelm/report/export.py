@@ -154,7 +154,7 @@ def _part(part: Part) -> Iterator[str]:
     yield "\n".join(f"- {line}" for line in unfinished(part))
     yield _arms(part)
     for metric in part.metrics:
-        if metric not in CAUSAL_METRICS:
+        if not _causal(metric):
             yield _comparisons(part, metric)
     causal = causal_table(part)
     if causal is not None:
@@ -163,10 +163,15 @@ def _part(part: Part) -> Iterator[str]:
         yield markdown.table(["arm", *causal.head], rows, ["left"])
 
 
+def _causal(metric: str) -> bool:
+    """Whether a metric has its place in the table of forced gates."""
+    return split_mark(metric)[0] in CAUSAL_METRICS
+
+
 def _arms(part: Part) -> str:
     """Mean and interval of every metric, a row an arm and setting."""
     groups = part.groups()
-    metrics = [name for name in part.metrics if name not in CAUSAL_METRICS]
+    metrics = [name for name in part.metrics if not _causal(name)]
     columns = [_means(part, metric, list(groups)) for metric in metrics]
     rows = [
         [
@@ -285,7 +290,7 @@ def _record(study: Study) -> Iterator[str]:
     yield "\n".join(
         f"- **{metric.label}** (`{name}`): {metric.definition}"
         for name, metric in ((name, describe(name)) for name in names)
-        if name not in CAUSAL_METRICS
+        if not _causal(name)
     )
     yield "## Run it again"
     yield markdown.code("\n".join(commands(results)))

@@ -52,9 +52,11 @@ def collect(plan: Plan, root: Path) -> dict[str, Any]:
     study = plan.study
     summaries: list[dict[str, Any]] = []
     comparisons: list[dict[str, Any]] = []
+    swept_seeds: list[dict[str, Any]] = []
     for name, part in study.parts.items():
         cells = _cells(plan.of(name), states)
         swept = _swept_cells(plan.of(name), states, root) if LR_AXIS in part.axes else []
+        swept_seeds += [_swept(name, cell, seed) for cell in swept for seed in cell.runs]
         for metric in part.metrics:
             of_metric = swept if metric in LR_METRICS else cells
             summaries += _summaries(name, part, metric, of_metric)
@@ -70,6 +72,7 @@ def collect(plan: Plan, root: Path) -> dict[str, Any]:
         "command": command.read_text(encoding="utf-8").strip() if command.is_file() else "",
         "parts": {name: _part(part) for name, part in study.parts.items()},
         "runs": [_run(run, states[run]) for run in plan.runs],
+        "sweeps": swept_seeds,
         "summaries": summaries,
         "comparisons": comparisons,
     }
@@ -158,6 +161,19 @@ def _swept_cells(
         )
         for sweep in sweeps(runs, states, root)
     ]
+
+
+def _swept(name: str, cell: _Cell, seed: int) -> dict[str, Any]:
+    """What one seed's grid of learning rates says of an arm."""
+    metrics = cell.runs[seed].result["metrics"]
+    found = {key: _number(value) for key, value in metrics.items()}
+    return {
+        "part": name,
+        "arm": cell.arm,
+        "axes": dict(cell.axes),
+        "seed": seed,
+        "metrics": found,
+    }
 
 
 def _summaries(

@@ -13,11 +13,15 @@ from gatelm.report.theme import Palette
 
 CAUSAL_METRICS = tuple(causal_name(stem, how) for stem in CAUSAL_STEMS for how in FORCED_GATES)
 
+MOST_DECIMALS = 4
+
 HOW = (
     "After training, each gated model ran again on held-out sequences with every gate score set to "
     "1 (open), to 0 (shut), or to its head's and channel's mean. Shown is what that changed, the "
     "mean over seeds with the lowest and the highest seed: a gate that does nothing changes "
-    "nothing, and one that only scales, the same for every token, changes nothing at its mean."
+    "nothing, and one that only scales, the same for every token, changes nothing at its mean. A "
+    "gate after attention has no say in the attention of its own layer, so in a model of one layer "
+    "it cannot change shares and rates."
 )
 
 
@@ -58,7 +62,8 @@ def causal_table(part: Part) -> CausalTable | None:
 def _cells(seeds: list[list[float]]) -> list[str]:
     """`mean (lowest to highest)` of each arm's seeds, with the same decimals."""
     means = [sum(values) / len(values) if values else None for values in seeds]
-    places = common_decimals(decimals_for(None, m, 3) for m in means if m is not None)
+    wanted = common_decimals(decimals_for(None, m, 3) for m in means if m is not None)
+    places = min(wanted, MOST_DECIMALS)
     out = []
     for mean, values in zip(means, seeds, strict=True):
         text = fixed(mean, places, sign=True)

@@ -96,7 +96,7 @@ def check(registry: Registry, studies: Sequence[Mapping[str, Any]]) -> dict[str,
                 out[name] = alone
             continue
         finding = _tested(name, claim, registry, [*asked, *others])
-        if asked or finding.evidence:
+        if asked or any(e.verdict != "no data" for e in finding.evidence):
             out[name] = finding
     return out
 
@@ -154,14 +154,25 @@ def _evidence(
             missing.append(f"{study.name}, {point.part}: no arm {', '.join(absent)}")
         else:
             whole.setdefault(point.part, []).append((point, arms))
-    for part in whole.values():
+    for points in whole.values():
+        part = _speaking(claim, points)
         found = (m for m in names(claim.metric) if any(point.has(m) for point, _ in part))
         metric = next(found, None)
         if metric is not None or isinstance(claim.test, SurvivalTest):
             yield from _of_part(claim, names_of, part, metric or "")
         else:
             known = names(claim.metric)[0]
-            missing.append(f"{study.name}, {part[0][0].part}: no finished run has {known}")
+            missing.append(f"{study.name}, {points[0][0].part}: no finished run has {known}")
+
+
+def _speaking(
+    claim: Claim, points: Sequence[tuple[Point, list[str]]]
+) -> list[tuple[Point, list[str]]]:
+    """Points that have a metric of the claim; to survive is a matter of runs, not of grids."""
+    if isinstance(claim.test, SurvivalTest):
+        return [(point, arms) for point, arms in points if not point.swept]
+    metrics = names(claim.metric)
+    return [(point, arms) for point, arms in points if any(point.has(m) for m in metrics)]
 
 
 def _of_part(

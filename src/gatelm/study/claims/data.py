@@ -28,6 +28,8 @@ class Point:
     """By arm and seed."""
     compared: Mapping[tuple[str, str, str], Mapping[str, Any]] = field(default_factory=dict)
     """The study's own comparisons, by arm, baseline and metric."""
+    swept: bool = False
+    """Each of `runs` stands for a seed's whole grid of learning rates."""
 
     @property
     def where(self) -> str:
@@ -111,22 +113,35 @@ def find_arms(
 
 def _points(results: Mapping[str, Any]) -> Iterator[Point]:
     """Every place that runs are at; results may be those of a study under way."""
+    runs = results.get("runs") or ()
+    grids = [{**sweep, "status": "finished"} for sweep in results.get("sweeps") or ()]
     for part, spec in results["parts"].items():
-        places: dict[str, Mapping[str, Any]] = {}
-        runs: dict[str, dict[str, dict[int, Mapping[str, Any]]]] = {}
-        for run in results.get("runs") or ():
-            if run.get("part") == part and "seed" in run:
-                axes = run.get("axes") or {}
-                key = json.dumps(axes)
-                places[key] = axes
-                runs.setdefault(key, {}).setdefault(str(run.get("arm")), {})[run["seed"]] = run
-        for key, axes in places.items():
-            compared = {
-                (str(c.get("arm")), str(c.get("baseline")), str(c.get("metric"))): c
-                for c in results.get("comparisons") or ()
-                if c.get("part") == part and json.dumps(c.get("axes") or {}) == key
-            }
-            yield Point(part, axes, float(spec.get("confidence") or 0.95), runs[key], compared)
+        for rows, swept in ((runs, False), (grids, True)):
+            yield from _of_part(results, part, float(spec.get("confidence") or 0.95), rows, swept)
+
+
+def _of_part(
+    results: Mapping[str, Any],
+    part: str,
+    confidence: float,
+    rows: Sequence[Mapping[str, Any]],
+    swept: bool,
+) -> Iterator[Point]:
+    places: dict[str, Mapping[str, Any]] = {}
+    runs: dict[str, dict[str, dict[int, Mapping[str, Any]]]] = {}
+    for run in rows:
+        if run.get("part") == part and "seed" in run:
+            axes = run.get("axes") or {}
+            key = json.dumps(axes)
+            places[key] = axes
+            runs.setdefault(key, {}).setdefault(str(run.get("arm")), {})[run["seed"]] = run
+    for key, axes in places.items():
+        compared = {
+            (str(c.get("arm")), str(c.get("baseline")), str(c.get("metric"))): c
+            for c in results.get("comparisons") or ()
+            if c.get("part") == part and json.dumps(c.get("axes") or {}) == key
+        }
+        yield Point(part, axes, confidence, runs[key], compared, swept)
 
 
 def _value(run: Mapping[str, Any], metric: str) -> float | None:
