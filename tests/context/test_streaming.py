@@ -58,6 +58,7 @@ MODELS = {
 LEARNED_SINK = {"site": "sdpa", "inputs": ["lse", "const"]}
 GATED_MODELS = [
     ((), {"rope": {"pairs": "neighbours", "partial_factor": 0.5}}),
+    ((), {"rope": {"scaling": {"kind": "yarn", "factor": 4.0, "original_tokens": 64}}}),
     (("sdpa-element",), {"window_tokens": 6}),
     (("value", "output"), {"qk_norm": {}}),
     (("scores-x", "scores-key"), {}),
@@ -200,6 +201,8 @@ def test_models_that_cannot_stream_say_so():
     learned = {"max_tokens": 64}
     with pytest.raises(ValueError, match="adds learned positions"):
         DecoderHandover(build(positions=learned, rope=None))
+    with pytest.raises(ValueError, match="takes distance off its scores"):
+        DecoderHandover(build(rope=None, position_bias={}))
     gate = {"site": "k_rot", "granularity": "element"}
     with pytest.raises(ValueError, match="not turned by one rotation"):
         streaming_losses(DecoderHandover(build(gate)), text(), first_tokens=1, window_tokens=8)
