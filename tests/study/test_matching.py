@@ -30,3 +30,15 @@ def test_too_large_already():
 def test_no_effect():
     with pytest.raises(ValueError, match="does not change"):
         nearest_width(lambda width: 5, 10, 8)
+
+
+@pytest.mark.parametrize("power", [1, 2, 3])
+def test_few_costs_are_asked_where_they_grow_evenly(power):
+    asked = []
+
+    def cost(width):
+        asked.append(width)
+        return 1000 + 7 * width**power
+
+    assert nearest_width(cost, 1000 + 7 * 4000**power, 8) == 4000
+    assert len(asked) == len(set(asked)) <= (4 if power == 1 else 30)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Literal
 
 Quantity = Literal["parameters", "flops"]
@@ -18,18 +19,28 @@ def nearest_width(cost: Callable[[int], int], target: int, multiple: int) -> int
     Raises:
         ValueError: when even the smallest width costs more, or width does not change the cost.
     """
-    if cost(multiple) > target:
+
+    @cache
+    def at(number: int) -> int:
+        return cost(number * multiple)
+
+    if at(1) > target:
         raise ValueError(
-            f"already at width {multiple} it costs {cost(multiple):,}, more than the baseline's "
-            f"{target:,}"
+            f"already at width {multiple} it costs {at(1):,}, more than the baseline's {target:,}"
         )
-    low, high = 1, 2
-    while cost(high * multiple) < target:
+    low, high = _straight_line(at, target)
+    while at(high) < target:
         low, high = high, 2 * high
         if high > _MAX_STEPS:
             raise ValueError("this width does not change what the run costs")
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if cost(middle * multiple) <= target else (low, middle)
-    below, above = cost(low * multiple), cost(high * multiple)
-    return multiple * (low if target - below <= above - target else high)
+        low, high = (middle, high) if at(middle) <= target else (low, middle)
+    return multiple * (low if target - at(low) <= at(high) - target else high)
+
+
+def _straight_line(at: Callable[[int], int], target: int) -> tuple[int, int]:
+    """Neighbours around the target if cost grows evenly, as it mostly does; else (1, 2)."""
+    step = at(2) - at(1)
+    guess = 1 + (target - at(1)) // step if step > 0 else 1
+    return (guess, guess + 1) if guess <= _MAX_STEPS and at(guess) <= target else (1, 2)
