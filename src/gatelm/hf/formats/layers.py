@@ -9,6 +9,9 @@ from gatelm.nn.block import LayerConfig
 from gatelm.nn.gate import GateConfig
 from gatelm.nn.model import LayerOverride
 
+ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu": "gelu", "relu": "relu", "relu2": "relu2"}
+"""Their `hidden_act` in our terms."""
+
 NATIVE_GATES = {
     form: GateConfig(site="sdpa", granularity=form, compute_dtype="input")  # pyright: ignore[reportArgumentType]
     for form in ("element", "head")

@@ -11,18 +11,13 @@ from transformers.utils import logging
 
 from gatelm.config import ConfigError
 from gatelm.hf.formats.layers import DELTA_GATE, NATIVE_GATES, compress
+from gatelm.hf.formats.qwen import check_windows, read_delta, read_ffn
 from gatelm.hf.formats.rope import ORIGINAL, one_spelling, read_rope
 from gatelm.hf.formats.rules import FORMATS, Format
 from gatelm.nn.attention import AttentionConfig
 from gatelm.nn.block import LayerConfig
-from gatelm.nn.ffn import FFNConfig, MoEConfig, SwiGLUConfig
-from gatelm.nn.mixers.delta import GatedDeltaConfig
 from gatelm.nn.model import InitConfig, ModelConfig
-from gatelm.nn.moe import SharedExpertConfig
 from gatelm.nn.norm import NormConfig
-
-ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu": "gelu", "relu": "relu", "relu2": "relu2"}
-"""Their `hidden_act` in our terms."""
 
 PAPER_KEYS = ("headwise_attn_output_gate", "elementwise_attn_output_gate")
 
@@ -166,8 +161,8 @@ def _layer(c: Any, fmt: Format, index: int, where: str) -> LayerConfig:
     kind = _layer_type(c, fmt, index)
     if kind == "linear_attention" and fmt.delta is not None:
         return LayerConfig(
-            mixer=_delta(c, where),
-            ffn=_ffn(c, fmt, index, where),
+            mixer=read_delta(c, where),
+            ffn=read_ffn(c, fmt, index, where),
             gates=(DELTA_GATE,),
             norm=_norm(c, fmt),
         )
@@ -195,52 +190,10 @@ def _layer(c: Any, fmt: Format, index: int, where: str) -> LayerConfig:
     )
     return LayerConfig(
         mixer=mixer,
-        ffn=_ffn(c, fmt, index, where),
+        ffn=read_ffn(c, fmt, index, where),
         gates=() if gate == "none" else (NATIVE_GATES[gate],),
         norm=_norm(c, fmt),
         norm_placement="sandwich" if fmt.sandwich else "pre",
-    )
-
-
-def _delta(c: Any, where: str) -> GatedDeltaConfig:
-    if ACTIVATIONS.get(c.hidden_act) != "silu":
-        raise ConfigError(
-            f"{where}: hidden_act {c.hidden_act!r}: of Gated DeltaNet's convolution, which has "
-            "silu here"
-        )
-    gate = getattr(c, "output_gate_type", None)
-    if gate not in (None, "swish", "silu"):
-        raise ConfigError(f"{where}: output_gate_type {gate!r}: transformers' code computes swish")
-    return GatedDeltaConfig(
-        num_heads=c.linear_num_value_heads,
-        num_key_heads=c.linear_num_key_heads,
-        head_dim=c.linear_key_head_dim,
-        value_dim=c.linear_value_head_dim,
-        conv_tokens=c.linear_conv_kernel_dim,
-        out_norm=NormConfig(eps=c.rms_norm_eps),
-    )
-
-
-def _ffn(c: Any, fmt: Format, index: int, where: str) -> FFNConfig:
-    # LFM3 has no such key: its code says silu
-    activation = getattr(c, "hidden_act", "silu")
-    if activation not in ACTIVATIONS:
-        raise ConfigError(f"{where}: hidden_act {activation!r} cannot be expressed")
-    activation = ACTIVATIONS[activation]
-    if not is_sparse(c, fmt, index):
-        return SwiGLUConfig(ffn_dim=c.intermediate_size, activation=activation)
-    if is_one_expert(c, fmt):
-        return SwiGLUConfig(ffn_dim=c.moe_intermediate_size, activation=activation)
-    shared = None
-    if fmt.shared_expert == "required":
-        shared = SharedExpertConfig(ffn_dim=c.shared_expert_intermediate_size)
-    return MoEConfig(
-        num_experts=c.num_experts,
-        top_k=c.num_experts_per_tok,
-        ffn_dim=c.moe_intermediate_size,
-        activation=activation,
-        weights="normalised" if getattr(c, "norm_topk_prob", True) else "softmax",
-        shared=shared,
     )
 
 
@@ -265,19 +218,6 @@ def _gate_form(c: Any, fmt: Format) -> str:
     return fmt.gates[0]
 
 
-def is_sparse(c: Any, fmt: Format, index: int) -> bool:
-    """Whether a layer of Qwen's formats has a mixture of experts."""
-    if fmt.experts != "any layer":
-        return fmt.experts == "all layers"
-    step = (index + 1) % c.decoder_sparse_step == 0
-    return index not in c.mlp_only_layers and c.num_experts > 0 and step
-
-
-def is_one_expert(c: Any, fmt: Format) -> bool:
-    """Whether mixtures are dense networks in the only form that some engines take."""
-    return fmt.name == "qwen3_next" and c.num_experts == 1
-
-
 def _step_heads(c: Any, kind: str) -> int:
     sliding = getattr(c, "num_sliding_attention_heads", None)
     return sliding if kind == "sliding_attention" and sliding else c.num_attention_heads
@@ -297,11 +237,6 @@ def _paper(c: Any, where: str) -> None:
         raise ConfigError(f"{where}: use_qk_norm false: only models with QK-norm can be checked")
     if getattr(c, "qkv_bias", False) or c.attention_bias:
         raise ConfigError(f"{where}: qkv_bias: the release has no biases, and none are converted")
-
-
-def _qwen3_next(c: Any, where: str) -> None:
-    if getattr(c, "use_sliding_window", False):
-        raise ConfigError(f"{where}: use_sliding_window: the family's code has no windows")
 
 
 def _afmoe(c: Any, where: str) -> None:
@@ -343,7 +278,7 @@ def _step3p7(c: Any, where: str) -> None:
 _READERS: Mapping[str, Callable[[Any, str], None]] = {
     "llama": _llama,
     "paper": _paper,
-    "qwen3_next": _qwen3_next,
+    "qwen3_next": check_windows,
     "afmoe": _afmoe,
     "lfm3": _lfm3,
     "step3p7": _step3p7,

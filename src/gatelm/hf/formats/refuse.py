@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeGuard
 
-from gatelm.hf.formats.layers import DELTA_GATE
-from gatelm.hf.formats.read import ACTIVATIONS
+from gatelm.hf.formats.layers import ACTIVATIONS, DELTA_GATE
 from gatelm.hf.formats.rules import Format
 from gatelm.nn.attention import AttentionConfig
 from gatelm.nn.block import LayerConfig

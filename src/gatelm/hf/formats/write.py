@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
-from gatelm.config import Config
+from gatelm.hf.formats.layers import ACTIVATIONS
 from gatelm.hf.formats.pieces import Inert, Piece
-from gatelm.hf.formats.read import ACTIVATIONS, PAPER_KEYS, is_one_expert, is_sparse
+from gatelm.hf.formats.qwen import (
+    activation_of,
+    ffn_dim,
+    is_one_expert,
+    is_sparse,
+    write_experts,
+    write_hybrid,
+)
+from gatelm.hf.formats.read import PAPER_KEYS
 from gatelm.hf.formats.rope import write_rope
 from gatelm.hf.formats.rules import Format
 from gatelm.hf.formats.tensors import ONE_EXPERT, pieces
 from gatelm.nn.attention import AttentionConfig
 from gatelm.nn.block import LayerConfig
-from gatelm.nn.ffn import MoEConfig, SwiGLUConfig
-from gatelm.nn.mixers.delta import GatedDeltaConfig
 from gatelm.nn.model import ModelConfig
 from gatelm.nn.rope import RopeConfig
-
-F = TypeVar("F", bound=Config)
-
-SHARED_EXPERT = 64
-"""Width of the shared expert of zeros: engines expect one, and divide it among devices."""
 
 CARRIED = ("max_position_embeddings", "bos_token_id", "eos_token_id", "pad_token_id")
 """Keys without a place in a `ModelConfig` that are passed on from config to config."""
@@ -40,10 +41,10 @@ def write_config(
         "attention_dropout": mixer.dropout,
         "dtype": dtype,
         "head_dim": mixer.width(cfg.hidden_dim),
-        "hidden_act": activation[_activation(layer)],
+        "hidden_act": activation[activation_of(layer)],
         "hidden_size": cfg.hidden_dim,
         "initializer_range": cfg.init.std,
-        "intermediate_size": _ffn_dim(cfg),
+        "intermediate_size": ffn_dim(cfg),
         "model_type": fmt.model_type,
         "num_attention_heads": mixer.num_heads,
         "num_hidden_layers": cfg.num_layers,
@@ -57,21 +58,6 @@ def write_config(
     tree |= rope_keys(cfg, fmt)
     tree |= _WRITERS[fmt.name](cfg, layer)
     return dict(sorted(tree.items()))
-
-
-def _activation(layer: LayerConfig) -> str:
-    ffn = layer.ffn
-    return (ffn if isinstance(ffn, MoEConfig) else layer.dense_ffn).activation
-
-
-def _ffn_dim(cfg: ModelConfig) -> int:
-    """Of the dense layers; that of one expert where there are none, which nothing reads then."""
-    widths = [ffn.ffn_dim for ffn in _ffns(cfg, SwiGLUConfig)]
-    return (widths or [ffn.ffn_dim for ffn in _ffns(cfg, MoEConfig)])[0]
-
-
-def _ffns(cfg: ModelConfig, kind: type[F]) -> list[F]:
-    return [layer.ffn for layer in cfg.layers() if isinstance(layer.ffn, kind)]
 
 
 def format_pieces(cfg: ModelConfig, fmt: Format, filled: Any, layout: str | None) -> list[Piece]:
@@ -125,59 +111,10 @@ def _bias(layer: LayerConfig) -> dict[str, Any]:
     return {"attention_bias": layer.attention.bias == "all"}
 
 
-def _hybrid(cfg: ModelConfig) -> dict[str, Any]:
-    mixers = [layer.mixer for layer in cfg.layers()]
-    full = [isinstance(mixer, AttentionConfig) for mixer in mixers]
-    tree: dict[str, Any] = {
-        "attention_bias": False,
-        "layer_types": ["full_attention" if one else "linear_attention" for one in full],
-    }
-    interval = full.index(True) + 1
-    if full == [(index + 1) % interval == 0 for index in range(len(full))]:
-        tree["full_attention_interval"] = interval
-    for mixer in mixers:
-        if isinstance(mixer, GatedDeltaConfig):
-            tree |= {
-                "linear_conv_kernel_dim": mixer.conv_tokens,
-                "linear_key_head_dim": mixer.key_width(cfg.hidden_dim),
-                "linear_num_key_heads": mixer.key_heads,
-                "linear_num_value_heads": mixer.num_heads,
-                "linear_value_head_dim": mixer.value_width(cfg.hidden_dim),
-            }
-            break
-    return tree
-
-
-def _experts(cfg: ModelConfig) -> dict[str, Any]:
-    found = _ffns(cfg, MoEConfig)
-    if not found:
-        return {
-            "decoder_sparse_step": 1,
-            "mlp_only_layers": [],
-            "moe_intermediate_size": _ffn_dim(cfg),
-            "norm_topk_prob": True,
-            "num_experts": 1,
-            "num_experts_per_tok": 1,
-            "shared_expert_intermediate_size": SHARED_EXPERT,
-        }
-    ffn = found[0]
-    dense = [i for i, one in enumerate(cfg.layers()) if not isinstance(one.ffn, MoEConfig)]
-    shared = {"shared_expert_intermediate_size": ffn.shared.ffn_dim} if ffn.shared else {}
-    return {
-        "decoder_sparse_step": 1,
-        "mlp_only_layers": dense,
-        "moe_intermediate_size": ffn.ffn_dim,
-        "norm_topk_prob": ffn.weights == "normalised",
-        "num_experts": ffn.num_experts,
-        "num_experts_per_tok": ffn.top_k,
-        **shared,
-    }
-
-
 def _qwen3_moe(cfg: ModelConfig, layer: LayerConfig) -> dict[str, Any]:
     window = layer.attention.window_tokens
     windows = {"sliding_window": window, "use_sliding_window": window is not None}
-    return {**_bias(layer), **_experts(cfg), **windows, "max_window_layers": cfg.num_layers}
+    return {**_bias(layer), **write_experts(cfg), **windows, "max_window_layers": cfg.num_layers}
 
 
 def _paper(cfg: ModelConfig, layer: LayerConfig) -> dict[str, Any]:
@@ -205,9 +142,9 @@ def _afmoe(cfg: ModelConfig, layer: LayerConfig) -> dict[str, Any]:
 
 
 _WRITERS: Mapping[str, Callable[[ModelConfig, LayerConfig], dict[str, Any]]] = {
-    "qwen3_5_text": lambda cfg, layer: _hybrid(cfg),
-    "qwen3_5_moe_text": lambda cfg, layer: {**_hybrid(cfg), **_experts(cfg)},
-    "qwen3_next": lambda cfg, layer: {**_hybrid(cfg), **_experts(cfg)},
+    "qwen3_5_text": lambda cfg, layer: write_hybrid(cfg),
+    "qwen3_5_moe_text": lambda cfg, layer: {**write_hybrid(cfg), **write_experts(cfg)},
+    "qwen3_next": lambda cfg, layer: {**write_hybrid(cfg), **write_experts(cfg)},
     "qwen3_moe": _qwen3_moe,
     "paper": _paper,
     "llama": lambda cfg, layer: {**_bias(layer), "mlp_bias": False},
