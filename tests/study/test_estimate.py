@@ -81,3 +81,11 @@ def test_short_numbers():
         "1.72G",
         "3P",
     ]
+
+
+def test_a_speed_that_is_named(make_plan, tmp_path):
+    plan = make_plan()
+    times = estimate(plan, tmp_path, Resources(2, 1), flops_per_second=1e3)
+    assert times.basis == "given"
+    assert all(times.seconds[run] == run.flops / 1e3 for run in plan.runs)
+    assert times.wall_seconds == sum(times.seconds.values()) / 2

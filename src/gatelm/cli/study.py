@@ -99,6 +99,14 @@ def plan(
     overrides: Overrides = None,
     out: Out = None,
     workers: Workers = None,
+    flops_per_second: Annotated[
+        float | None,
+        typer.Option(
+            "--flops-per-second",
+            min=1.0,
+            help="Estimate the time at this speed of a run, as 1e14, not at this machine's.",
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """List the runs with parameters, FLOPs and time, without training anything."""
@@ -116,7 +124,7 @@ def plan(
     planned = make_plan(study)
     root = out or Path("runs") / study.name
     resources = share(planned, workers)
-    times = estimate(planned, root, resources)
+    times = estimate(planned, root, resources, flops_per_second)
     if json:
         typer.echo(json_module.dumps(plan_json(planned, root, times), indent=1))
     else:

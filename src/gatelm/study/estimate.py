@@ -27,11 +27,11 @@ class Estimate:
     """Seconds each run without a result needs, and on what that rests.
 
     `measured`: throughput of finished runs of the same part (else of the study); `probed`: none has
-    finished, and the figure is FLOPs over `probed_rate`.
+    finished, and the figure is FLOPs over `probed_rate`; `given`: FLOPs over the speed named.
     """
 
     seconds: Mapping[PlannedRun, float]
-    basis: Literal["measured", "probed"]
+    basis: Literal["measured", "probed", "given"]
     wall_seconds: float
 
 
@@ -59,8 +59,14 @@ def matmul_flops_per_second(precision: str, device: str, threads: int) -> float:
     return 2 * _PROBE_WIDTH**3 / best
 
 
-def estimate(plan: Plan, root: Path, resources: Resources) -> Estimate:
-    """Seconds of every run that has no result yet, and of all of them in their workers."""
+def estimate(
+    plan: Plan, root: Path, resources: Resources, flops_per_second: float | None = None
+) -> Estimate:
+    """Seconds of every run that has no result yet, and of all of them in their workers.
+
+    Args:
+        flops_per_second: what a run computes on another machine, whose time is wanted.
+    """
     states = {run: read_state(root, run) for run in plan.runs}
     measured: dict[str, list[float]] = {}
     for run, state in states.items():
@@ -70,6 +76,8 @@ def estimate(plan: Plan, root: Path, resources: Resources) -> Estimate:
     everything = [rate for rates in measured.values() for rate in rates]
 
     def rate(run: PlannedRun) -> float:
+        if flops_per_second is not None:
+            return flops_per_second
         known = measured.get(run.part) or everything
         return _median(known) if known else probed_rate(run, resources)
 
@@ -77,7 +85,7 @@ def estimate(plan: Plan, root: Path, resources: Resources) -> Estimate:
     longest = max(todo.values(), default=0.0)
     return Estimate(
         seconds=todo,
-        basis="measured" if everything else "probed",
+        basis="given" if flops_per_second else "measured" if everything else "probed",
         wall_seconds=max(longest, sum(todo.values()) / resources.workers),
     )
 

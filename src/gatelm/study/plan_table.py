@@ -96,6 +96,8 @@ def _total(plan: Plan, times: Estimate, resources: Resources) -> str:
     flops = short_number(sum(run.flops for run in times.seconds))
     if times.basis == "measured":
         basis = "from the throughput of finished runs"
+    elif times.basis == "given":
+        basis = "at the speed named"
     else:
         basis = f"at {UTILISATION:.0%} of the speed of this machine's matrix products, a guess"
     return (
