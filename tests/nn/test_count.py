@@ -7,7 +7,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from gatelm.config import ConfigError
-from gatelm.nn.count import count, flops_per_token, kv_bytes_per_token, match_ffn_dim
+from gatelm.nn.count import cache_bytes, count, flops_per_token, kv_bytes_per_token, match_ffn_dim
 from gatelm.nn.gate_presets import GATE_PRESETS
 from gatelm.nn.init import init_weights
 from gatelm.nn.model import Decoder, ModelConfig
@@ -47,6 +47,17 @@ VARIANTS = {
                 "shared": {"ffn_dim": 9},
             },
         }
+    ),
+    "window": config(
+        layer={"mixer": {"num_heads": 4, "window_tokens": 5, "first_tokens": 1, "backend": "eager"}}
+    ),
+    "blocks": config(
+        layer={"mixer": {"num_heads": 4, "sparsity": {"block_tokens": 4}, "backend": "eager"}}
+    ),
+    "norm gate": config(
+        [{"kind": "norm", "site": "sdpa", "norm": {"gate": {"rank": 2}}}],
+        layer={"norm": {"gate": {"rank": 3}, "pre_affine": "vector"}},
+        final_norm={"gate": {"rank": 5}},
     ),
     "latent": config(
         ["sdpa-element", "value"],
@@ -131,7 +142,7 @@ def test_parameters_equal_built_module(name: str) -> None:
     gates = sum(
         p.numel()
         for n, p in model.named_parameters()
-        if ".gates." in n and not n.endswith("norm.weight")
+        if ".gates." in n and ".norm." not in n
     )
     assert counted.gate == gates
 
@@ -221,6 +232,18 @@ def test_all_model_presets_parse() -> None:
 def test_unknown_model_preset_is_named() -> None:
     with pytest.raises(ConfigError, match=r"paper-1\.7b-28l"):
         model_preset("paper-2b")
+
+
+def test_a_window_bounds_the_cache() -> None:
+    cfg = config(layer={"mixer": {"num_heads": 4, "window_tokens": 9, "first_tokens": 2}})
+    values = 2 * 4 * 6
+    assert [cache_bytes(cfg, n) for n in (3, 10, 500)] == [2 * 2 * values * n for n in (3, 10, 10)]
+
+
+def test_a_memory_is_cached_whole_and_once() -> None:
+    memory = {"hidden_dim": 10, "max_tokens": 7}
+    cfg = config(layer={"mixer": {"num_heads": 4, "rope": None, "memory": memory}})
+    assert cache_bytes(cfg, 3) == cache_bytes(cfg, 500) == 2 * 2 * 2 * 4 * 6 * 7
 
 
 def test_kv_bytes() -> None:

@@ -11,6 +11,7 @@ from transformers.cache_utils import CacheLayerMixin, DynamicLayer
 from gatelm.nn.cache import KVCache
 from gatelm.nn.masks import AttentionMask
 from gatelm.nn.pattern import Pattern
+from gatelm.nn.ring import Ring
 from gatelm.nn.shapes import Float, Int, Tensor
 
 
@@ -60,6 +61,25 @@ class StateLayer(CacheLayerMixin):
         raise ValueError("cache: a recurrent layer's state cannot be cut back to earlier tokens")
 
 
+class RingLayer(StateLayer):
+    """The keys and values that a layer with a window keeps; their rows move like a state's."""
+
+    @classmethod
+    def of(cls, ring: Ring, num_tokens: int) -> RingLayer:
+        """Holds what the ring holds."""
+        if ring.first_index is None:
+            return cls((ring.k, ring.v), num_tokens)
+        return cls((ring.k, ring.v, ring.first_index.expand(len(ring.k), -1)), num_tokens)
+
+    @property
+    def ring(self) -> Ring:
+        return Ring(*self.states)
+
+    def crop(self, *args: Any) -> None:
+        """Refused: what has left the window is gone."""
+        raise ValueError("cache: a window cannot be moved back to tokens that have left it")
+
+
 class LibraryCache(KVCache):
     """Keys, values and states live in `inner`, where transformers reorders and repeats them.
 
@@ -79,17 +99,28 @@ class LibraryCache(KVCache):
         self.states = {
             index: layer.states
             for index, layer in enumerate(inner.layers)
-            if isinstance(layer, StateLayer) and layer.num_tokens > 0
+            if isinstance(layer, StateLayer)
+            and not isinstance(layer, RingLayer)
+            and layer.num_tokens > 0
+        }
+        self.rings = {
+            index: layer.ring
+            for index, layer in enumerate(inner.layers)
+            if isinstance(layer, RingLayer) and layer.num_tokens > 0
         }
 
     def commit(self, documents: Int[Tensor, "B S"] | None, num_new: int) -> None:
         """Count the tokens that every layer has now appended, and hand the states over."""
         super().commit(documents, num_new)
         layers = self.inner.layers
-        for index, states in self.states.items():
+        own: dict[int, StateLayer] = {
+            **{i: StateLayer(states, self.num_tokens) for i, states in self.states.items()},
+            **{i: RingLayer.of(ring, self.num_tokens) for i, ring in self.rings.items()},
+        }
+        for index, layer in own.items():
             while len(layers) <= index:
                 layers.append(DynamicLayer())
-            layers[index] = StateLayer(states, self.num_tokens)
+            layers[index] = layer
 
     def extend_documents(
         self, documents: Int[Tensor, "B T"] | None, batch: int, num_new: int, device: torch.device
@@ -105,6 +136,8 @@ class LibraryCache(KVCache):
         mask: AttentionMask,
         pattern: Pattern,
     ) -> tuple[Float[Tensor, "B S K H"], Float[Tensor, "B S K V"], AttentionMask]:
-        """Add one layer's new keys and values; returns all of them, and the mask of these."""
+        """Add one layer's new keys and values; returns all that are kept, and their mask."""
+        if pattern.window_tokens is not None:
+            return super().append(layer, k, v, mask, pattern)
         all_k, all_v = self.inner.update(k.transpose(1, 2), v.transpose(1, 2), layer)
         return all_k.transpose(1, 2), all_v.transpose(1, 2), mask
