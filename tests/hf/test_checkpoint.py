@@ -78,8 +78,8 @@ def test_unknown_config_keys_are_listed(folder):
         ({"attn_output_gate": False}, "attn_output_gate false cannot be expressed"),
         ({"quantization_config": {}}, "the weights are quantised"),
         (
-            {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "power": 2.0}},
-            "rope_type 'linear' with power: not known here",
+            {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4, "x": 1}},
+            "rope_type 'linear' with x: not known here",
         ),
         ({"num_attention_heads": "four"}, "num_attention_heads"),
     ],
