@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.attention import flex_attention
 
-from gatelm.nn.backends import BACKENDS
+from gatelm.nn.backends import BACKENDS, band
 from gatelm.nn.masks import PADDING, AttentionMask
 from gatelm.nn.pattern import BlockSparseConfig, Pattern
 from gatelm.testing.patterns import added, visible
@@ -142,6 +142,26 @@ def test_flex_through_the_compiler(monkeypatch):
     got = run("flex", q, k, v, documents, pattern)
     torch.testing.assert_close(got.y, expected, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(got.lse, lse, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("lse", ["return", "skip"])
+@pytest.mark.parametrize("window", [1, 2, 4])
+@pytest.mark.parametrize("documents", DOCUMENTS.values(), ids=DOCUMENTS)
+def test_a_window_in_blocks(documents, window, lse, monkeypatch):
+    """Blocks of 3 tokens and less than half a block left over; forward and gradients."""
+    monkeypatch.setattr(band, "MIN_BLOCK_TOKENS", 3)
+    mask, pattern = AttentionMask(T, T), Pattern(window_tokens=window)
+    assert band.is_band(mask, pattern)
+    results = []
+    for name in ("eager", "sdpa"):
+        leaves = [t.requires_grad_() for t in inputs()]
+        y, sums = run(name, *leaves, documents, pattern, lse)
+        total = y.square().sum()
+        if lse == "return":
+            total = total + sums.sin().sum()
+        results.append([y, *torch.autograd.grad(total, leaves)])
+    for a, b in zip(*results, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-6)
 
 
 def test_patterns_that_hide_nothing_cost_no_mask():

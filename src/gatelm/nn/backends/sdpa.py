@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch.nn import functional as F
 
+from gatelm.nn.backends.band import attend_band, is_band
 from gatelm.nn.backends.base import AttentionOutput, Capabilities, Observe
 from gatelm.nn.backends.null_key import attend_with_lse
 from gatelm.nn.backends.tail import attend_tail, can_attend_tail
@@ -24,7 +25,8 @@ class SdpaBackend:
 
     On a CPU, short bf16 rows are attended in fp32: torch's CPU kernel is up to twice as slow in
     bf16 there (benchmarks/attention_dtype.py), and fp32 is the more exact. The last tokens of a
-    text that is read in chunks are attended without a mask (see `tail`). torch returns no
+    text that is read in chunks are attended without a mask (see `tail`), and long texts through a
+    window in blocks (see `band`). torch returns no
     log-sum-exp; where it is wanted, one more key gives it (see `null_key`).
     """
 
@@ -45,21 +47,29 @@ class SdpaBackend:
     ) -> AttentionOutput:
         if not dropout and mask.is_causal_tail(pattern) and can_attend_tail(q, k, v):
             return AttentionOutput(*attend_tail(q, k, v, scale))
-        causal = mask.is_plain_causal(pattern)
-        plain = causal or mask.sees_everything(pattern)
         dtype = torch.float32 if _slow_in_bf16(v) else v.dtype
-        added = None if plain else _additive(mask, pattern, dtype)
-        log_sums = None
-        if lse == "return":
+
+        def attend(
+            q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, causal: bool = False
+        ) -> AttentionOutput:
+            if lse == "skip":
+                y = _attend(q, k, v, added, dtype, causal, scale, dropout)
+                return AttentionOutput(y, None)
             one_more = None if added is None else _one_more(added)
 
             def kernel(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
                 return _attend(q, k, v, one_more, dtype, causal, scale, 0.0)
 
             y, log_sums = attend_with_lse(q, k, v, scale, kernel)
-        if lse == "skip" or dropout:
-            y = _attend(q, k, v, added, dtype, causal, scale, dropout)
-        return AttentionOutput(y, log_sums)
+            if dropout:
+                y = _attend(q, k, v, added, dtype, causal, scale, dropout)
+            return AttentionOutput(y, log_sums)
+
+        if is_band(mask, pattern):
+            return attend_band(q, k, v, mask, pattern, attend)
+        causal = mask.is_plain_causal(pattern)
+        plain = causal or mask.sees_everything(pattern)
+        return attend(q, k, v, None if plain else _additive(mask, pattern, dtype), causal)
 
 
 def _attend(
