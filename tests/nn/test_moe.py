@@ -20,6 +20,8 @@ from gatelm.nn.masks import AttentionMask
 from gatelm.nn.model import Decoder, ModelConfig
 from gatelm.nn.moe import MoE, MoEConfig, grouped, has_kernel
 from gatelm.nn.routing import Routing, balance_loss, router_losses
+from gatelm.optim.config import OptimConfig
+from gatelm.optim.groups import parameter_groups
 from gatelm.testing.moe import reference_losses, reference_moe
 
 B, T, DIM = 2, 7, 16
@@ -274,3 +276,11 @@ def test_down_projections_start_smaller_by_depth() -> None:
     experts = decoder(num_experts=32, ffn_dim=64).layers[0].ffn.experts
     assert experts.up_proj.std().item() == pytest.approx(0.02, rel=0.05)
     assert experts.down_proj.std().item() == pytest.approx(0.02 / 2, rel=0.05)
+
+
+def test_router_and_experts_are_trained_as_matrices() -> None:
+    model = decoder(shared={"ffn_dim": 8})
+    groups = {g.name: g for g in parameter_groups(model.named_parameters(), OptimConfig())}
+    mixture = {name for name in groups["matrices"].names if ".ffn." in name}
+    assert mixture == {name for name, _ in model.named_parameters() if ".ffn." in name}
+    assert groups["matrices"].weight_decay == 0.1
