@@ -160,8 +160,10 @@ def test_flops_equal_torch_counter(name: str, training: bool) -> None:
             if training:
                 logits.sum().backward()
     counted, expected = counter.get_total_flops(), T * flops_per_token(cfg, T, training=training)
-    if training and cfg.layer.mixer.kind != "attention":
-        # no gradient reaches the state before the first token, none comes from that after the last
+    kind = cfg.layer.mixer.kind
+    if kind == "delta" or (training and kind != "attention"):
+        # no gradient reaches the state before the first token, none comes from that after the last;
+        # torch counts no triangular solve
         assert 0.8 * expected < counted <= expected
     else:
         assert counted == expected

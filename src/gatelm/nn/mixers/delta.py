@@ -87,10 +87,10 @@ class GatedDeltaConfig(Config):
         return Part(matrix, other, self.out_norm.num_weights(value) if self.out_norm else 0)
 
     def mixing_flops_per_token(self, hidden_dim: int, seq_len: int) -> int:
-        """Matrix products of the chunked form; the triangular solve is not among them."""
+        """Matrix products of the chunked form, and its triangular solve."""
         key, value = self.key_width(hidden_dim), self.value_width(hidden_dim)
         chunk = min(CHUNK_TOKENS, seq_len)
-        return self.num_heads * (chunk * (4 * key + 2 * value) + 6 * key * value)
+        return self.num_heads * (chunk * (5 * key + 3 * value) + 6 * key * value)
 
     def cached_values(self, hidden_dim: int, num_tokens: int) -> int:
         """The state and the convolution's last inputs, however long the text; gates add none."""
