@@ -127,12 +127,16 @@ def test_long_documents_by_position(folder, text):
     result = run(
         *(folder(), "--data", text, "--by-position", "--lengths", "64,128"),
         *("--window", "32", "--stride", "16", "--chunk-tokens", "10", "--json"),
+        *("--first-tokens", "0,200"),
     )
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)["by_position"]
     assert [entry["length_tokens"] for entry in found["lengths"]] == [64, 128]
     assert found["lengths"][1]["tokens"] == found["sliding"]["tokens"] == 127
     assert found["num_documents"] == 1
+    assert [entry["first_tokens"] for entry in found["streaming"]] == [0, 200]
+    # nothing leaves a cache as long as the text
+    assert found["streaming"][1]["loss"] == pytest.approx(found["lengths"][1]["loss"], rel=1e-4)
     shown = run(folder("other"), "--data", text, "--by-position", "--lengths", "64").stdout
     assert "the first 64 tokens of 1 of 1 documents that long" in shown
 
@@ -165,6 +169,7 @@ def test_retrieval_tasks_score_draw_and_go_on(folder, tmp_path):
     [
         (["--by-position", "--lengths", "1q"], "--lengths 1q: '1q' is no length"),
         (["--by-position", "--lengths", "4k"], "the longest document has"),
+        (["--by-position", "--first-tokens", "two"], "--first-tokens two: write numbers"),
         (["--tasks", "passkey", "--lengths", "32"], "passkey: 32 tokens are too few"),
     ],
 )

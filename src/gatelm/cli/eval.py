@@ -71,6 +71,14 @@ def evaluate(
             min=2, help="With --by-position: also windows of so many tokens, --stride apart."
         ),
     ] = None,
+    first_tokens: Annotated[
+        str | None,
+        typer.Option(
+            metavar="0,1,4",
+            help="With --window: also streamed through a cache of the window and so many first "
+            "tokens, positions counted in the cache.",
+        ),
+    ] = None,
     chunk_tokens: Annotated[
         int, typer.Option(min=1, help="Long texts are read so many tokens at a time.")
     ] = 1024,
@@ -142,6 +150,7 @@ def evaluate(
             max_documents=documents,
             window_tokens=window,
             stride_tokens=stride,
+            first_tokens=_counts(first_tokens),
             bos=bos,
             chunk_tokens=chunk_tokens,
             place=place,
@@ -173,6 +182,15 @@ def evaluate(
         typer.echo(json.dumps(finite(results)))
     else:
         typer.echo("\n".join(_table(results)))
+
+
+def _counts(text: str | None) -> list[int]:
+    from gatelm.config import ConfigError
+
+    names = [] if text is None else text.split(",")
+    if not all(name.strip().isdecimal() for name in names):
+        raise ConfigError(f"--first-tokens {text}: write numbers, such as 0,1,4")
+    return sorted({int(name) for name in names})
 
 
 def _split_tasks(text: str | None) -> tuple[tuple[str, ...], list[str]]:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from gatelm.config import ConfigError
+
+if TYPE_CHECKING:
+    from gatelm.analysis.probe import Probe
+    from gatelm.eval.long import LongDocuments
 
 _LENGTH = re.compile(r"(\d+)(k?)", re.IGNORECASE)
 
@@ -43,6 +47,7 @@ def by_position(
     max_documents: int | None,
     window_tokens: int | None,
     stride_tokens: int | None,
+    first_tokens: list[int],
     bos: Literal["auto", "always", "never"],
     chunk_tokens: int,
     place: tuple[str, str],
@@ -84,7 +89,45 @@ def by_position(
                 chunk_tokens=chunk_tokens,
                 progress=report,
             ).to_json()
+        if window_tokens is not None and first_tokens:
+            results["streaming"] = _streamed(probe, documents, window_tokens, first_tokens, report)
     return results
+
+
+def _streamed(
+    probe: Probe,
+    documents: LongDocuments,
+    window_tokens: int,
+    first_tokens: list[int],
+    report: Callable[[str, int, int], None],
+) -> list[dict[str, Any]]:
+    """Loss through a cache of the window and so many first tokens, one entry for each number."""
+    import math
+
+    import torch
+
+    from gatelm.context.streaming import streaming_losses
+    from gatelm.hf.handover import hand_over
+
+    model = hand_over(probe)
+    out = []
+    for count in first_tokens:
+        losses = [
+            streaming_losses(
+                model, tokens, first_tokens=count, window_tokens=window_tokens, progress=report
+            )
+            for tokens in documents.tokens
+        ]
+        loss = float(torch.cat(losses).double().mean())
+        out.append(
+            {
+                "first_tokens": count,
+                "window_tokens": window_tokens,
+                "loss": loss,
+                "perplexity": math.exp(loss) if loss < 700 else math.inf,
+            }
+        )
+    return out
 
 
 @contextmanager
@@ -144,6 +187,11 @@ def table(found: dict[str, Any]) -> list[str]:
             "same (as published with YaRN)",
             f"  bits per byte  {sliding['bits_per_byte']:.4f}",
         ]
+    for entry in found.get("streaming", ()):
+        lines.append(
+            f"  perplexity     {entry['perplexity']:.4f}   streamed, {entry['first_tokens']} first "
+            f"tokens and {entry['window_tokens']:,} last ones in the cache"
+        )
     return lines
 
 

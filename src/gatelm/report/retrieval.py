@@ -35,4 +35,6 @@ def score_by_depth(rows: Sequence[Row], *, title: str) -> Chart:
         color=alt.condition("datum.value > 0.6", alt.value("#111111"), alt.value("#ffffff")),
     )
     height = 26 * len(unique(rows, "depth"))
-    return alt.layer(cells, text).properties(width="container", height=max(height, 40), title=title)
+    chart = alt.layer(cells, text)
+    assert isinstance(chart, alt.LayerChart)
+    return chart.properties(width="container", height=max(height, 40), title=title)
