@@ -201,7 +201,7 @@ def tokens(text: str) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model")
     parser.add_argument("out", type=Path)
     parser.add_argument("--lengths", default="16k,32k")

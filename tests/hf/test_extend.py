@@ -102,7 +102,9 @@ def test_transformers_gives_our_logits_beyond_the_original_length(family, method
         assert extended.extension.cfg == scaled(source.cfg, method, 4.0, ORIGINAL)
 
 
-@pytest.mark.parametrize("name", ["mistral", "qwen2", "qwen3_5_text-quarter", "qwen3_next-dense"])
+@pytest.mark.parametrize(
+    "name", ["mistral", "qwen2", "qwen3_5_text-quarter", "qwen3_next-dense", "lfm3", "afmoe"]
+)
 def test_other_families_read_what_is_written(name, saved, tmp_path):
     source = read_source(saved(name))
     request = Request(to_tokens=2 * ORIGINAL, method="yarn")
