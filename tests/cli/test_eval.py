@@ -179,3 +179,19 @@ def test_mistakes_about_lengths_are_one_sentence(folder, text, options, sentence
     assert result.exit_code != 0
     assert sentence in str(result.exception)
     assert "\n" not in str(result.exception)
+
+
+def test_recall_of_a_run_by_length_and_depth(folder, tmp_path):
+    options = ("--set", "train.total_steps=2", "--set", "longer=null", "--set", "train.device=cpu")
+    trained = CliRunner().invoke(
+        app, ["train", "context-recall", "--out", str(tmp_path / "run"), *options]
+    )
+    assert trained.exit_code == 0, trained.output
+    result = run(str(tmp_path / "run"), "--tasks", "recall", "--samples", "1", "--json")
+    assert result.exit_code == 0, result.output
+    cells = json.loads(result.stdout)["recall"]["by_depth"]
+    assert {c["length_tokens"] for c in cells} == {32, 64, 128, 256}
+    shown = run(str(tmp_path / "run"), "--tasks", "recall", "--lengths", "32").stdout
+    assert "trained on rows of 32" in shown
+    refused = run(folder(), "--tasks", "recall")
+    assert "is no folder of a run with data.kind associative_recall" in str(refused.exception)

