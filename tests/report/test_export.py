@@ -105,6 +105,29 @@ def test_means_along_an_axis_of_numbers(study_writer: Writer, tmp_path: Path) ->
     assert "sdpa-head, lr=0.01" in written[0].read_text()
 
 
+def test_a_number_over_the_whole_axis_has_its_own_table(
+    study_writer: Writer, tmp_path: Path
+) -> None:
+    def swept(results):
+        for run in results["runs"]:
+            run["axes"] = {"optim.lr": 1e-3}
+        results["summaries"] = [{**s, "axes": {"optim.lr": 1e-3}} for s in results["summaries"]]
+        one = results["summaries"][0]
+        results["summaries"] += [
+            {**one, "arm": arm, "axes": {}, "metric": "best_lr_loss"}
+            for arm in ("none", "sdpa-head")
+        ]
+        part = results["parts"]["text"]
+        part["metrics"] = [*part["metrics"], "best_lr_loss"]
+        part["primary_metrics"] = [*part["primary_metrics"], "best_lr_loss"]
+
+    root = study_writer("text", ["none", "sdpa-head"], (0, 1), edit=swept)
+    text = export_study(root, tmp_path / "record")[0].read_text()
+    tables = [t for t in text.split("\n\n") if "| Validation loss at the best" in t]
+    assert len(tables) == 1
+    assert [row.split(" | ")[0] for row in tables[0].splitlines()[2:]] == ["| none", "| sdpa-head"]
+
+
 def test_an_unfinished_study_says_so(study_writer: Writer, tmp_path: Path) -> None:
     def cut(results):
         results["runs"] = results["runs"][:1]

@@ -116,7 +116,8 @@ def _along_axis(part: Part, palette: Palette) -> list[Figure]:
                 **{key: rounded(s.get(key), 6) for key in ("mean", "low", "high")},
             }
             for s in part.summaries
-            if s.get("metric") == name and is_number(s.get("mean"))
+            # a metric over the whole axis, such as learning-rate sensitivity, has no place on it
+            if s.get("metric") == name and is_number(s.get("mean")) and path in s["axes"]
         ]
         if rows:
             last = path.rpartition(".")[2]
@@ -153,6 +154,7 @@ def _part(part: Part) -> Iterator[str]:
     yield str(part.spec.get("note") or "")
     yield "\n".join(f"- {line}" for line in unfinished(part))
     yield _arms(part)
+    yield _over_axis(part)
     for metric in part.metrics:
         if not _causal(metric):
             yield _comparisons(part, metric)
@@ -171,7 +173,8 @@ def _causal(metric: str) -> bool:
 def _arms(part: Part) -> str:
     """Mean and interval of every metric, a row an arm and setting."""
     groups = part.groups()
-    metrics = [name for name in part.metrics if not _causal(name)]
+    over_axis = _labels_over_axis(part)
+    metrics = [name for name in part.metrics if not _causal(name) and name not in over_axis]
     columns = [_means(part, metric, list(groups)) for metric in metrics]
     rows = [
         [
@@ -188,6 +191,28 @@ def _arms(part: Part) -> str:
     caption = f"Means over finished seeds, in brackets the {confidence} interval of the mean."
     caption += "".join(_uniform(part, metric) for metric in metrics)
     return f"{caption}\n\n{markdown.table(head, rows, ['left'])}" if rows else ""
+
+
+def _over_axis(part: Part) -> str:
+    """Mean and interval of the metrics that are one number over an axis, a row an arm."""
+    over_axis = _labels_over_axis(part)
+    labels = list(dict.fromkeys(name for names in over_axis.values() for name in names))
+    columns = [_means(part, metric, labels) for metric in over_axis]
+    rows = [[name, *(column[i] for column in columns)] for i, name in enumerate(labels)]
+    head = ["arm", *(describe(metric).axis for metric in over_axis)]
+    return markdown.table(head, rows, ["left"]) if rows else ""
+
+
+def _labels_over_axis(part: Part) -> dict[str, list[str]]:
+    """Metrics whose summaries stand for several settings at once, with the rows they have."""
+    settings = part.groups().keys()
+    out: dict[str, list[str]] = {}
+    for metric in part.metrics:
+        found = [s for s in part.summaries if s.get("metric") == metric]
+        labels = [label(str(s.get("arm")), s.get("axes") or {}) for s in found]
+        if labels and not settings & set(labels):
+            out[metric] = labels
+    return out
 
 
 def _uniform(part: Part, metric: str) -> str:
