@@ -54,6 +54,8 @@ def test_verdicts_of_a_folder(study, registry):
     assert (entry["name"], entry["verdict"]) == ("loss", "reproduced")
     assert entry["commands"] == ["gatelm study run own.yaml"]
     markdown = run(study, "--registry", registry, "--markdown").stdout
+    assert markdown.startswith("# Published statements, checked")
+    assert "```\ngatelm study run own.yaml\n```" in markdown
     assert "| `loss` | the gate wins (me) | 2 against 3 | text: sdpa-head" in markdown
 
 

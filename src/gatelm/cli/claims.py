@@ -21,7 +21,9 @@ def claims(
         typer.Option("--registry", help="A file of your own claims [default: the published ones]."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown tables.")] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print a Markdown document.")
+    ] = False,
 ) -> None:
     """Say of each published statement: reproduced, not reproduced, or not testable at this scale.
 
@@ -52,9 +54,9 @@ def claims(
     elif json:
         typer.echo(json_module.dumps([f.to_json() for f in findings.values()], indent=1))
     elif markdown:
-        from gatelm.report.claims import claims_markdown
+        from gatelm.report.claims import claims_page
 
-        typer.echo(claims_markdown(findings))
+        typer.echo(claims_page(findings))
     else:
         console = Console()
         if not console.is_terminal:

@@ -6,22 +6,32 @@ from collections.abc import Iterator, Mapping
 
 from gatelm.report import markdown
 from gatelm.study.claims.check import Finding
-from gatelm.study.claims.table import ORDER, tally
+from gatelm.study.claims.table import ORDER, shortened, tally
 
 
 def claims_markdown(findings: Mapping[str, Finding]) -> str:
     """One table a verdict: statement, source, printed figure, and the figures found."""
     blocks = [f"{len(findings)} published statements: {tally(findings.values())}."]
+    shown = shortened(findings)
     for verdict in ORDER:
         rows = [
             [f"`{name}`", *_cells(finding)]
-            for name, finding in findings.items()
+            for name, finding in shown.items()
             if finding.verdict == verdict
         ]
         if rows:
             head = ["claim", "statement", "printed", "found"]
             blocks.append(f"**{verdict.capitalize()}**")
             blocks.append(markdown.table(head, rows, ("left", "left", "left", "left")))
+    return "\n\n".join(blocks)
+
+
+def claims_page(findings: Mapping[str, Finding]) -> str:
+    """`claims_markdown` as a document of its own, with the commands that the figures are from."""
+    commands = dict.fromkeys(c for finding in findings.values() for c in finding.commands)
+    blocks = ["# Published statements, checked", claims_markdown(findings)]
+    if commands:
+        blocks += ["The figures are from:", markdown.code("\n".join(commands))]
     return "\n\n".join(blocks)
 
 

@@ -41,6 +41,7 @@ def test_compare_takes_the_corrected_verdict_of_the_study(make_results):
     assert ask(make_results(losses(none=LOW, gate=alone)), test).verdict == "reproduced"
     crowded = ask(make_results(losses(none=LOW, gate=alone, **many)), test)
     assert crowded.verdict == "not reproduced"
+    assert "no difference, corrected for 41 comparisons (p 0.3" in crowded.evidence[0].figure
 
 
 def test_compare_with_an_arm_that_is_not_the_baseline(make_results):

@@ -6,7 +6,7 @@ from gatelm.report.load import Study
 from gatelm.report.page import Column, Html, Page, badge, join
 from gatelm.study.claims.check import Finding, check
 from gatelm.study.claims.registry import load_registry
-from gatelm.study.claims.table import ORDER, tally
+from gatelm.study.claims.table import ORDER, shortened, tally
 
 
 def add_published(page: Page, study: Study) -> None:
@@ -19,7 +19,7 @@ def add_published(page: Page, study: Study) -> None:
         f"Checked by `gatelm study claims`: {tally(findings.values())}. A verdict is about the "
         "runs of this study, at their size."
     )
-    ranked = sorted(findings.values(), key=lambda finding: ORDER.index(finding.verdict))
+    ranked = sorted(shortened(findings).values(), key=lambda finding: ORDER.index(finding.verdict))
     page.table(
         [Column("Statement"), Column("Printed"), Column("Verdict"), Column("Found")],
         [

@@ -205,6 +205,9 @@ def _done(point: Point, arm: str) -> int:
 def _difference(c: Comparison) -> str:
     """Difference, interval and verdict; for a null what it would have missed."""
     text = f"{interval_text(c)}: {c.verdict}"
+    alone = c.low is not None and c.high is not None and c.low * c.high > 0
+    if c.verdict == "no difference" and alone and c.p_corrected is not None:
+        text += f", corrected for {c.family_size} comparisons (p {c.p_corrected:.2g})"
     if c.verdict == "no difference" and c.minimum_detectable:
         size = c.minimum_detectable
         text += f" (smallest found {POWER:.0%} of the time: {size:.{decimals(size)}f})"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -33,13 +34,41 @@ def tally(findings: Iterable[Finding]) -> str:
     return ", ".join(f"{counts[verdict]} {verdict}" for verdict in ORDER if counts[verdict])
 
 
+def shortened(findings: Mapping[str, Finding]) -> dict[str, Finding]:
+    """The findings, with the rows of a published table that came to nothing taken together."""
+    groups: dict[str, list[tuple[str, Finding]]] = {}
+    for name, finding in findings.items():
+        table, row, _ = name.partition("/")
+        silent = row and not finding.evidence
+        key = f"{table} ({finding.verdict})" if silent else name
+        groups.setdefault(key, []).append((name, finding))
+    return {
+        (members[0][0].partition("/")[0] if len(members) > 1 else members[0][0]): _together(members)
+        for members in groups.values()
+    }
+
+
+def _together(members: Sequence[tuple[str, Finding]]) -> Finding:
+    first = members[0][1]
+    if len(members) == 1:
+        return first
+    arms = ", ".join(name.partition("/")[2] for name, _ in members)
+    what = first.claim.statement.partition(":")[0]
+    reasons = dict.fromkeys(finding.reason for _, finding in members)
+    statement = f"{what} of {len(members)} arms: {arms}"
+    claim = first.claim.replace(statement=statement, published="")
+    reason = first.reason if len(reasons) == 1 else "no study here has these arms and the metric"
+    return replace(first, claim=claim, reason=reason)
+
+
 def findings_table(findings: Mapping[str, Finding]) -> RenderableType:
     """Each claim with its verdict, and the figures behind it."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
+    shown = shortened(findings)
     for verdict in ORDER:
-        for name, finding in findings.items():
+        for name, finding in shown.items():
             if finding.verdict == verdict:
                 table.add_row(Text(verdict, STYLES[verdict]), _story(name, finding))
     commands = dict.fromkeys(c for finding in findings.values() for c in finding.commands)
