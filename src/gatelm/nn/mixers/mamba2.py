@@ -186,10 +186,10 @@ class Mamba2(nn.Module):
         tail: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         heads = torch.cat((v.flatten(2), k.flatten(2), q.flatten(2)), dim=-1)
-        heads, tail = self.conv(heads, starts, tail)
+        heads, new_tail = self.conv(heads, starts, tail)
         v, k, q = F.silu(heads).split(self.channels, dim=-1)
         keys, values = (-1, self.cfg.state_dim), (-1, self.width)
-        return q.unflatten(-1, keys), k.unflatten(-1, keys), v.unflatten(-1, values), tail
+        return q.unflatten(-1, keys), k.unflatten(-1, keys), v.unflatten(-1, values), new_tail
 
 
 class GroupedRMSNorm(Norm):
