@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch.nn import functional as F
 
 from gatelm.nn.mixers.short_conv import segments
 from gatelm.nn.shapes import Bool, Float, Tensor
+
+
+def full_precision(x: Tensor) -> AbstractContextManager[object]:
+    """No autocast inside; the meta device, on which costs are counted, has none."""
+    return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
 
 
 def to_chunks(x: Tensor, chunk_tokens: int) -> Tensor:

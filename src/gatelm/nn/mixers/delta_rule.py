@@ -15,7 +15,7 @@ from functools import cache
 
 import torch
 
-from gatelm.nn.mixers.chunks import decays, from_chunks, to_chunks
+from gatelm.nn.mixers.chunks import decays, from_chunks, full_precision, to_chunks
 from gatelm.nn.shapes import Bool, Float, Tensor
 
 CHUNK_TOKENS = 64
@@ -37,7 +37,7 @@ def delta_rule(
     """
     length, dtype = q.shape[1], v.dtype
     chunk = min(CHUNK_TOKENS, length)
-    with torch.autocast(q.device.type, enabled=False):
+    with full_precision(q):
         repeats = v.shape[2] // q.shape[2]
         q, k = (t.repeat_interleave(repeats, dim=2) if repeats > 1 else t for t in (q, k))
         q, k, v, log_decay, beta = (to_chunks(_wide(t), chunk) for t in (q, k, v, log_decay, beta))

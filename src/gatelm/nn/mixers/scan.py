@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import torch
 
-from gatelm.nn.mixers.chunks import decays, from_chunks, to_chunks
+from gatelm.nn.mixers.chunks import decays, from_chunks, full_precision, to_chunks
 from gatelm.nn.shapes import Bool, Float, Tensor
 
 CHUNK_TOKENS = 64
@@ -32,7 +32,7 @@ def scan(
     """
     length, groups = q.shape[1], k.shape[2]
     chunk = min(CHUNK_TOKENS, length)
-    with torch.autocast(q.device.type, enabled=False):
+    with full_precision(q):
         # heads as (groups, heads in a group)
         q, k, v = (to_chunks(wide(t), chunk).unflatten(1, (groups, -1)) for t in (q, k, v))
         if log_decay is None:
