@@ -40,7 +40,7 @@ def info(
 
 
 def _facts(model: ModelConfig, seq_len: int) -> dict[str, Any]:
-    from gatelm.nn.count import count, flops_per_token, kv_bytes_per_token
+    from gatelm.nn.count import cache_bytes, count, flops_per_token, kv_bytes_per_token
 
     counted = count(model)
     sites = [[m.site for m in layer.gates] for layer in model.layers()]
@@ -55,6 +55,11 @@ def _facts(model: ModelConfig, seq_len: int) -> dict[str, Any]:
         "kv_bytes_per_token": {
             "float32": kv_bytes_per_token(model, 4),
             "bfloat16": kv_bytes_per_token(model, 2),
+        },
+        "cache_bytes": {
+            "seq_len": seq_len,
+            "float32": cache_bytes(model, seq_len, 4),
+            "bfloat16": cache_bytes(model, seq_len, 2),
         },
         "layers": model.num_layers,
         "gated_layers": sum(1 for layer in sites if layer),
@@ -72,5 +77,9 @@ def _print(facts: dict[str, Any]) -> None:
         typer.echo(f"{label:<32} {flops[name]:>18,}")
     for dtype, value in facts["kv_bytes_per_token"].items():
         typer.echo(f"{'cache bytes per token, ' + dtype:<32} {value:>18,}")
+    held = facts["cache_bytes"]
+    for dtype in ("float32", "bfloat16"):
+        label = f"cache bytes, T={held['seq_len']}, {dtype}"
+        typer.echo(f"{label:<32} {held[dtype]:>18,}")
     where = ", ".join(facts["sites"]) or "no site"
     typer.echo(f"{facts['gated_layers']} of {facts['layers']} layers gated, at {where}")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
-from gatelm.config import Config
+from gatelm.config import Config, ConfigError
 from gatelm.nn.cache import KVCache
 from gatelm.nn.masks import MemoryMask
 from gatelm.nn.shapes import Bool, Float, Tensor
@@ -51,8 +51,8 @@ def begin_memory(
     encode: makes states of what is given; None: it is states.
 
     Raises:
-        ValueError: when none is given and none is cached, or both, or it has another width or more
-            tokens than `cfg` says.
+        ConfigError: when none is given and none is cached.
+        ValueError: when it is given and cached, or has another width or more tokens than `cfg`.
     """
     batch, num_new = queries.shape[:2]
     if cache is not None and cache.memories:
@@ -62,7 +62,7 @@ def begin_memory(
         mask = MemoryMask(num_new, num_keys, cache.memory_valid, queries.device)
         return Memory(queries.new_empty(batch, 0, cfg.hidden_dim), None, mask)
     if second is None:
-        raise ValueError("memory: layers with mixer.memory read a second sequence; give one")
+        raise ConfigError("memory: layers with mixer.memory read a second sequence; give one")
     if second.shape[1] > cfg.max_tokens:
         raise ValueError(
             f"memory: {second.shape[1]} tokens, but mixer.memory.max_tokens is {cfg.max_tokens}"

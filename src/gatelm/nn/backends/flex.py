@@ -5,20 +5,17 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Literal, no_type_check
+from typing import TYPE_CHECKING, Any, Literal, no_type_check
 
 import torch
-from torch.nn.attention.flex_attention import (
-    AuxRequest,
-    BlockMask,
-    create_block_mask,
-    flex_attention,
-)
 
 from gatelm.nn.backends.base import AttentionOutput, Capabilities, Observe
 from gatelm.nn.masks import AttentionMask, MemoryMask
 from gatelm.nn.pattern import Pattern
 from gatelm.nn.shapes import Float, Tensor
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
 
 
 class FlexBackend:
@@ -42,6 +39,9 @@ class FlexBackend:
         observe: Observe,
         lse: Literal["skip", "return"] = "skip",
     ) -> AttentionOutput:
+        # imported late: it brings torch's compiler, which others need not wait for
+        from torch.nn.attention.flex_attention import AuxRequest
+
         heads = [t.transpose(1, 2) for t in (q, k, v)]
         blocks = None if mask.sees_everything(pattern) else block_mask(mask, pattern, q.shape[0])
         with warnings.catch_warnings():
@@ -117,21 +117,22 @@ def _bias(mask: AttentionMask, pattern: Pattern) -> Callable[..., Tensor] | None
 
 
 @cache
-def _compiled_kernel() -> Any:
-    return torch.compile(flex_attention, dynamic=False)
+def _compiled(name: str) -> Any:
+    return torch.compile(_function(name), dynamic=False)
 
 
-@cache
-def _compiled_create() -> Any:
-    return torch.compile(create_block_mask, dynamic=False)
+def _function(name: str) -> Any:
+    from torch.nn.attention import flex_attention
+
+    return getattr(flex_attention, name)
 
 
 def _kernel(device_type: str) -> Any:
     compiled = device_type == "cuda" and not torch.compiler.is_compiling()
-    return _compiled_kernel() if compiled else flex_attention
+    return (_compiled if compiled else _function)("flex_attention")
 
 
 def _create(device: torch.device | None) -> Any:
     on_gpu = device is not None and device.type == "cuda"
     compiled = on_gpu and not torch.compiler.is_compiling()
-    return _compiled_create() if compiled else create_block_mask
+    return (_compiled if compiled else _function)("create_block_mask")
