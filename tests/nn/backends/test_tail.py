@@ -83,3 +83,10 @@ def test_what_needs_gradients_or_is_no_tail_is_left_to_the_kernel():
     assert not AttentionMask(3, 10).is_causal_tail(window)
     assert AttentionMask(3, 4).is_causal_tail(window)
     assert not AttentionMask(3, 10, torch.zeros(1, 10, dtype=torch.long)).is_causal_tail(Pattern())
+
+
+def test_short_bf16_rows_are_attended_in_float32():
+    q, k, v = inputs(SHAPES[0], torch.bfloat16)
+    settings = {"scale": 0.3, "dropout": 0.0, "observe": lambda name, t: t}
+    y = SdpaBackend()(q, k, v, mask=AttentionMask(3, 10), pattern=Pattern(), **settings).y
+    assert torch.equal(y, attend_tail(q.float(), k.float(), v.float(), 0.3)[0].bfloat16())

@@ -45,9 +45,10 @@ class SdpaBackend:
         observe: Observe,
         lse: Literal["skip", "return"] = "skip",
     ) -> AttentionOutput:
-        if not dropout and mask.is_causal_tail(pattern) and can_attend_tail(q, k, v):
-            return AttentionOutput(*attend_tail(q, k, v, scale))
         dtype = torch.float32 if _slow_in_bf16(v) else v.dtype
+        if not dropout and mask.is_causal_tail(pattern) and can_attend_tail(q, k, v):
+            y, log_sums = attend_tail(*(t.to(dtype) for t in (q, k, v)), scale)
+            return AttentionOutput(y.to(v.dtype), log_sums)
 
         def attend(
             q: Tensor, k: Tensor, v: Tensor, added: Tensor | None, causal: bool = False
