@@ -5,8 +5,8 @@ Each measurement has a process of its own: seconds are those of the processor, m
 work adds to the resident memory of the process before it.
 
 Prints a table with each mixer's ratio to attention and, per doubling of the text, by how much its
-time and memory grew (2 is linear, 4 quadratic). With --out also a chart, mixers.svg and mixers.png,
-and the numbers, mixers.json. A run that is stopped goes on from the numbers in --out.
+time and memory grew (2 is linear, 4 quadratic). With --out also a chart, cost.svg and cost.png,
+and the numbers, cost.json. A run that is stopped goes on from the numbers in --out.
 
     python benchmarks/mixers.py [--lengths 1024 2048 4096 8192] [--mixers attention linear]
         [--threads 1] [--repeats 2] [--out docs/results/mixers]
@@ -162,7 +162,7 @@ def chart(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def draw(rows: list[dict[str, Any]], folder: Path) -> None:
-    """Write mixers.svg and mixers.png."""
+    """Write cost.svg and cost.png."""
     import vl_convert
 
     from gatelm.report.figures import EXPORT_FONT, replace
@@ -171,8 +171,8 @@ def draw(rows: list[dict[str, Any]], folder: Path) -> None:
 
     config = {**CONFIG, "font": EXPORT_FONT}
     drawn = vl_convert.vegalite_to_svg(chart(rows), vl_version=vega_lite_version(), config=config)
-    replace(folder / "mixers.svg", drawn.encode())
-    replace(folder / "mixers.png", vl_convert.svg_to_png(drawn, scale=1.5))
+    replace(folder / "cost.svg", drawn.encode())
+    replace(folder / "cost.png", vl_convert.svg_to_png(drawn, scale=1.5))
 
 
 def main() -> None:
@@ -185,7 +185,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
-    numbers = args.out / "mixers.json" if args.out else None
+    numbers = args.out / "cost.json" if args.out else None
     found: dict[tuple[str, int], Measured] = {}
     if numbers and numbers.exists():
         for m in json.loads(numbers.read_text())["results"]:

@@ -57,17 +57,17 @@ def test_one_chart_shows_all(benchmark, tmp_path):
         for tokens in (64, 128)
     ]
     benchmark.draw(benchmark.with_ratios(found), tmp_path)
-    drawn = (tmp_path / "mixers.svg").read_text()
+    drawn = (tmp_path / "cost.svg").read_text()
     assert all(name in drawn for name in benchmark.LAYERS)
-    assert (tmp_path / "mixers.png").stat().st_size > 1000
+    assert (tmp_path / "cost.png").stat().st_size > 1000
 
 
 @pytest.mark.slow
 def test_a_stopped_run_goes_on(tmp_path):
     command = [sys.executable, str(SCRIPT), "--out", str(tmp_path), "--mixers", "linear"]
     subprocess.run([*command, "--lengths", "64"], check=True, capture_output=True)
-    first = json.loads((tmp_path / "mixers.json").read_text())["results"]
+    first = json.loads((tmp_path / "cost.json").read_text())["results"]
     subprocess.run([*command, "--lengths", "64", "128"], check=True, capture_output=True)
-    both = json.loads((tmp_path / "mixers.json").read_text())["results"]
+    both = json.loads((tmp_path / "cost.json").read_text())["results"]
     assert both[0] == first[0]
     assert [m["tokens"] for m in both] == [64, 128]
