@@ -3,8 +3,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from gatelm.analysis.metrics import describe
+from gatelm.cli.study import app
 from gatelm.config import ConfigError
 from gatelm.report import export
 from gatelm.report.export import MOST_SVG_BYTES, commands, export_study
@@ -149,6 +151,14 @@ def test_other_folders_are_left_alone(study_writer: Writer, tmp_path: Path) -> N
     with pytest.raises(ConfigError, match="no results; run the study first"):
         export_study(tmp_path, tmp_path / "record")
     assert not (tmp_path / "record").exists()
+
+
+def test_the_command_prints_what_it_wrote(study_writer: Writer, tmp_path: Path) -> None:
+    root = study_writer("text", ["none", "sdpa-head"], (0, 1), analysis=False)
+    words = ["export", str(root), str(tmp_path / "record")]
+    shown = CliRunner().invoke(app, words)
+    assert shown.exit_code == 0
+    assert shown.stdout.splitlines()[0] == str(tmp_path / "record" / "README.md")
 
 
 def test_commands_leave_the_folder_out():
