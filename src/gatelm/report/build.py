@@ -7,6 +7,7 @@ from pathlib import Path
 import gatelm
 from gatelm.report import figures
 from gatelm.report.load import Part, Study, read_study
+from gatelm.report.longer import longer_figures
 from gatelm.report.page import Page
 from gatelm.report.sections.attention import add_attention
 from gatelm.report.sections.causal import add_causal
@@ -66,7 +67,7 @@ def study_page(study: Study) -> Page:
 def _add_part(page: Page, part: Part, palette: Palette) -> None:
     page.section(f"Evidence: {part.name}")
     add_arms(page, part, palette)
-    page.charts(outcome_figures(part, palette))
+    page.charts([*longer_figures(part, palette), *outcome_figures(part, palette)])
     curves = training_figures(part, palette)
     if curves:
         page.section("Training", level=3)

@@ -16,6 +16,7 @@ from gatelm.config.base import ConfigError
 from gatelm.report import figures, intervals, markdown
 from gatelm.report.claims import claims_markdown
 from gatelm.report.load import FINISHED, Part, Study, label, read_study
+from gatelm.report.longer import longer_figures
 from gatelm.report.metrics import describe
 from gatelm.report.numbers import (
     MISSING,
@@ -89,7 +90,8 @@ def export_study(root: Path, folder: Path) -> list[Path]:
 def _drawings(part: Part, palette: Palette) -> Iterator[tuple[Figure, str, str]]:
     """Figures of the primary metrics that are small enough, each with its name and its SVG."""
     found = 0
-    for figure in [*_along_axis(part, palette), *outcome_figures(part, palette)]:
+    by_length = longer_figures(part, palette)
+    for figure in [*by_length, *_along_axis(part, palette), *outcome_figures(part, palette)]:
         named = replace(figure, name=slug(figure.name), context=part.title)
         svg = figures.svg(named)
         if len(svg.encode()) < MOST_SVG_BYTES:
