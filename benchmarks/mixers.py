@@ -138,16 +138,18 @@ def chart(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Time and memory, and both over attention's, against the text's length: a Vega-Lite spec."""
     import altair as alt
 
+    lengths = sorted({row["tokens"] for row in rows})
+
     def panel(field: str, title: str) -> alt.Chart:
-        log = alt.Scale(type="log")
+        log, powers = alt.Scale(type="log"), alt.Scale(type="log", base=2, nice=False)
         return (
             alt.Chart(alt.Data(values=[row for row in rows if row[field]]), title=title)
             .mark_line(point=True)
             .encode(
-                x=alt.X("tokens:Q", title="tokens", scale=alt.Scale(type="log", base=2)),
+                x=alt.X("tokens:Q", title="tokens", scale=powers, axis=alt.Axis(values=lengths)),
                 y=alt.Y(f"{field}:Q", title=None, scale=log),
                 color=alt.Color("mixer:N", title="mixer", sort=list(LAYERS)),
-                strokeDash=alt.StrokeDash("mixer:N", title="mixer", sort=list(LAYERS)),
+                strokeDash=alt.StrokeDash("mixer:N", sort=list(LAYERS), legend=None),
             )
             .properties(width=300, height=220)
         )
@@ -172,7 +174,7 @@ def draw(rows: list[dict[str, Any]], folder: Path) -> None:
     config = {**CONFIG, "font": EXPORT_FONT}
     drawn = vl_convert.vegalite_to_svg(chart(rows), vl_version=vega_lite_version(), config=config)
     replace(folder / "cost.svg", drawn.encode())
-    replace(folder / "cost.png", vl_convert.svg_to_png(drawn, scale=1.5))
+    replace(folder / "cost.png", vl_convert.svg_to_png(drawn, scale=1.0))
 
 
 def main() -> None:
