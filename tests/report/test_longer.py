@@ -38,7 +38,8 @@ def test_a_figure_for_each_scaling_with_every_length_in_it():
     ]
     assert figures[0].title == "Rise of the loss beyond the training length: none"
     spec = figures[0].chart.to_dict()
-    rows = spec["layer"][0]["data"]["values"]
+    shared = spec["layer"][0].get("data") or spec["data"]
+    rows = shared["values"] if "values" in shared else spec["datasets"][shared["name"]]
     assert [(row["arm"], row["x"]) for row in rows] == [
         ("none", 2),
         ("gated", 2),

@@ -51,11 +51,9 @@ def _means(part: Part, name: LongerName) -> list[dict[str, Any]]:
     rows = []
     for arm in part.arms:
         values = [run.metrics.get(str(name)) for run in part.finished() if run.arm == arm]
-        found = mean_interval(
-            [value for value in values if is_number(value)],
-            float(part.spec.get("confidence") or 0.95),
-        )
+        numbers = [float(value) for value in values if value is not None and is_number(value)]
+        found = mean_interval(numbers, float(part.spec.get("confidence") or 0.95))
         if found.mean is not None:
-            numbers = {key: rounded(getattr(found, key), 6) for key in ("mean", "low", "high")}
-            rows.append({"arm": arm, "x": name.factor, "n": found.n, **numbers})
+            ends = {key: rounded(getattr(found, key), 6) for key in ("mean", "low", "high")}
+            rows.append({"arm": arm, "x": name.factor, "n": found.n, **ends})
     return rows
