@@ -5,6 +5,7 @@ from torch import nn
 from gatelm.hf import attention
 from gatelm.hf.attention import Seen, attend, attention_that_shows, showing, window_of
 from gatelm.nn.masks import AttentionMask
+from gatelm.nn.pattern import Pattern
 from gatelm.testing.statistics import naive_weights
 
 
@@ -34,7 +35,7 @@ def test_capped_attention_with_sinks_equals_the_naive_one(
 ):
     monkeypatch.setattr(attention, "BLOCK_ELEMENTS", block_elements)
     q, k, v = heads()
-    mask = None if window is None else AttentionMask(19, 19).dense(window)
+    mask = None if window is None else AttentionMask(19, 19).dense(Pattern(window))
     seen = Seen(nn.Identity(), q, k, v, mask, True, 0.4, softcap, sinks, False)
     expected = naive(q, k, v, scale=0.4, window_tokens=window, softcap=softcap, sink_logits=sinks)
     torch.testing.assert_close(attend(seen), expected, atol=1e-5, rtol=1e-5)
@@ -72,11 +73,11 @@ def test_a_listener_can_replace_the_values(softcap):
 @pytest.mark.parametrize("window", [1, 4, 12])
 def test_windows_are_recognised(window, block_elements, monkeypatch):
     monkeypatch.setattr(attention, "BLOCK_ELEMENTS", block_elements)
-    assert window_of(AttentionMask(12, 12).dense(window)) == window
+    assert window_of(AttentionMask(12, 12).dense(Pattern(window))) == window
 
 
 def test_other_masks_are_no_windows():
-    causal = AttentionMask(12, 12).dense(None)
+    causal = AttentionMask(12, 12).dense(Pattern())
     chunked = causal & (torch.arange(12)[:, None] // 5 == torch.arange(12) // 5)
     assert window_of(chunked) is None
     holes = causal.clone()

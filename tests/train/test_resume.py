@@ -95,7 +95,11 @@ RUN = """
 
 
 def run_apart(cfg, recipe, folder, *overrides, kill_at_file=0):
-    """Train in a fresh process; `kill_at_file` kills it in the n-th file written while saving."""
+    """Train in a fresh process; `kill_at_file` kills it in the n-th file written while saving.
+
+    A run that is compared with one of these is made here too: the type checks of the test process
+    draw from Python's generator, whose state is part of what is compared.
+    """
     recipe.write_text(dump(cfg.tree()))
     script = textwrap.dedent(RUN)
     arguments = [str(recipe), str(folder), str(kill_at_file), *overrides]
@@ -105,27 +109,26 @@ def run_apart(cfg, recipe, folder, *overrides, kill_at_file=0):
 @pytest.mark.slow
 def test_fresh_processes_resume_bitwise(tiny, tmp_path, packed_text):
     cfg = tiny({**DROPOUT, "data": packed_text, "train": {"checkpoint_every_steps": 100}})
-    train(cfg, tmp_path / "whole")
-    for stop in ("2", "null"):
-        recipe, folder = tmp_path / "r.yaml", tmp_path / "parts"
+    recipe, whole, parts = (tmp_path / name for name in ("r.yaml", "whole", "parts"))
+    for stop, folder in (("null", whole), ("2", parts), ("null", parts)):
         done = run_apart(cfg, recipe, folder, f"train.stop_at_step={stop}")
         assert done.returncode == 0, done.stderr
-    assert_same_run(tmp_path / "whole", tmp_path / "parts")
+    assert_same_run(whole, parts)
 
 
 @pytest.mark.slow
 def test_kill_while_saving_then_resume_is_bitwise_one_run(tiny, tmp_path):
     cfg = tiny({**DROPOUT, "train": {"total_steps": 8, "checkpoint_every_steps": 1}})
-    train(cfg, tmp_path / "whole")
-    folder = tmp_path / "killed"
+    whole, folder = tmp_path / "whole", tmp_path / "killed"
+    assert run_apart(cfg, tmp_path / "r.yaml", whole).returncode == 0
     for kill_at_file, sound in ((4, 1), (5, 3)):  # a manifest, then a state
         done = run_apart(cfg, tmp_path / "r.yaml", folder, kill_at_file=kill_at_file)
         assert done.returncode == -signal.SIGKILL, done.stderr
         left = sorted(p.name for p in (folder / "checkpoints").iterdir())
         assert left[-1] == f"step-{sound + 1:08d}.tmp"
         assert left[-2] == f"step-{sound:08d}"
-    train(cfg, folder)
-    assert_same_run(tmp_path / "whole", folder)
+    assert run_apart(cfg, tmp_path / "r.yaml", folder).returncode == 0
+    assert_same_run(whole, folder)
     events = list(read_metrics(folder / "metrics.jsonl", "event"))
     assert [(e["what"], e["step"]) for e in events] == [("resumed", 1), ("resumed", 3)]
 

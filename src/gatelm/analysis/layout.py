@@ -19,7 +19,7 @@ class Batch(Protocol):
 
     tokens, targets: (B,T) int64, targets below 0 have no loss. documents: (B,T) ids within the
     row, -1 for padding, or None. marks: (B,T) bool by name, sets of query positions. One with a
-    second sequence has `second()` too, the arguments of the decoder that reads it.
+    second sequence has `second` too, the arguments of the decoder that reads it.
     """
 
     @property
@@ -48,7 +48,7 @@ class Placed:
         """`batch` moved to `device`."""
         documents = None if batch.documents is None else batch.documents.to(device)
         marks = {name: mark.to(device) for name, mark in batch.marks.items()}
-        second = batch.second() if hasattr(batch, "second") else {}  # pyright: ignore[reportAttributeAccessIssue]
+        second = getattr(batch, "second", {})
         moved = {name: None if t is None else t.to(device) for name, t in second.items()}
         return cls(batch.tokens.to(device), batch.targets.to(device), documents, marks, moved)
 

@@ -52,6 +52,7 @@ class Batch:
         memory = [None if t is None else t.to(device) for t in (self.memory, self.memory_mask)]
         return Batch(self.tokens.to(device), self.targets.to(device), documents, marks, *memory)
 
+    @property
     def second(self) -> dict[str, Tensor | None]:
         """The second sequence as a decoder takes it, empty where there is none."""
         if self.memory is None:

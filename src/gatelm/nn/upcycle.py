@@ -18,6 +18,7 @@ from torch import Tensor
 from gatelm.config import ConfigError
 from gatelm.config.base import nearest
 from gatelm.config.load import diff
+from gatelm.nn.attention import AttentionConfig
 from gatelm.nn.block import LayerConfig
 from gatelm.nn.gate import ACTIVATIONS, GateConfig, GateInit, build_modifier
 from gatelm.nn.gate_presets import GATE_PRESETS
@@ -304,10 +305,11 @@ def _core(cfg: ModelConfig) -> dict[str, Any]:
     layers = []
     for layer in cfg.layers():
         part = layer.replace(gates=(), residual_dropout=0.0).tree()
-        part["mixer"] = layer.mixer.replace(dropout=0.0, backend="sdpa").tree()
-        # two ways to say the same
-        part["mixer"]["num_kv_heads"] = layer.mixer.kv_heads
-        part["mixer"]["head_dim"] = layer.mixer.width(cfg.hidden_dim)
+        if isinstance(layer.mixer, AttentionConfig):
+            part["mixer"] = layer.mixer.replace(dropout=0.0, backend="sdpa").tree()
+            # two ways to say the same
+            part["mixer"]["num_kv_heads"] = layer.mixer.kv_heads
+            part["mixer"]["head_dim"] = layer.mixer.width(cfg.hidden_dim)
         layers.append(part)
     return {**tree, "layers": layers}
 

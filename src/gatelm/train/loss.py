@@ -45,7 +45,7 @@ def sum_loss(
 
     routing: filled with what the routers do; only for a model that has experts.
     """
-    asked: dict[str, Any] = dict(batch.second())
+    asked: dict[str, Any] = dict(batch.second)
     if routing is not None:
         asked["routing"] = routing
     hidden = model.hidden(batch.tokens, documents=batch.documents, **asked).flatten(0, 1)
