@@ -47,7 +47,7 @@ class SdpaBackend:
     ) -> AttentionOutput:
         dtype = torch.float32 if _slow_in_bf16(v) else v.dtype
         if not dropout and mask.is_causal_tail(pattern) and can_attend_tail(q, k, v):
-            y, log_sums = attend_tail(*(t.to(dtype) for t in (q, k, v)), scale)
+            y, log_sums = attend_tail(q.to(dtype), k.to(dtype), v.to(dtype), scale)
             return AttentionOutput(y.to(v.dtype), log_sums)
 
         def attend(
