@@ -197,6 +197,24 @@ def test_a_study_of_ones_own_is_asked_whatever_it_has(make_results):
     assert two.commands == ("gatelm study run own", "gatelm study run mine")
 
 
+def test_reused_runs_are_evidence_once(make_results):
+    test = {"kind": "compare", "arm": "gate"}
+
+    def hashed(study, salt):
+        results = make_results(losses(none=HIGH, gate=LOW), study=study)
+        for run in results["runs"]:
+            run["config_hash"] = f"{salt} {run['arm']} {run['seed']}"
+        return results
+
+    studies = ["second", "own"]
+    reused = ask([hashed("own", "a"), hashed("second", "a")], test, studies=studies)
+    assert [e.where for e in reused.evidence] == ["second: text"]
+    assert reused.commands == ("gatelm study run second",)
+    apart = ask([hashed("own", "a"), hashed("second", "b")], test, studies=studies)
+    assert [e.where for e in apart.evidence] == ["second: text", "own: text"]
+    assert apart.reason == "holds at 2 of 2 points"
+
+
 def test_metrics_of_the_run_and_alternatives(make_results):
     values = losses(none=HIGH, gate=LOW)
     values["gate"]["seconds"] = [1.05, 1.06, 1.07]

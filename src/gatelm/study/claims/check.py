@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,10 @@ from gatelm.study.folder import typed_command
 
 Names = Callable[[str], Sequence[str]]
 """The names that an arm of the registry may have in a study."""
+
+
+Runs = frozenset[str]
+"""The hashes of runs."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,7 @@ def check(registry: Registry, studies: Sequence[Mapping[str, Any]]) -> dict[str,
     known = {study for claim in registry.all().values() for study in claim.studies}
     out: dict[str, Finding] = {}
     for name, claim in registry.all().items():
-        asked = [s for s in data if s.name in claim.studies]
+        asked = [s for study in claim.studies for s in data if s.name == study]
         others = [s for s in data if s.name not in known]
         alone = without_runs(name, claim)
         if alone is not None:
@@ -120,8 +124,11 @@ def _tested(name: str, claim: Claim, registry: Registry, studies: Sequence[Study
     evidence: list[Evidence] = []
     commands: list[str] = []
     missing: list[str] = []
+    seen: set[Runs] = set()
     for study in fit:
-        found = list(_evidence(claim, registry, study, missing))
+        found = list(_evidence(claim, registry, study, missing, seen))
+        if len(fit) > 1:
+            found = [replace(e, where=f"{study.name}: {e.where}") for e in found]
         evidence += found
         commands += [study.command] * bool(found)
     verdict, reason = _verdict(evidence, missing)
@@ -141,8 +148,10 @@ def _verdict(evidence: Sequence[Evidence], missing: Sequence[str]) -> tuple[Verd
 
 
 def _evidence(
-    claim: Claim, registry: Registry, study: StudyData, missing: list[str]
+    claim: Claim, registry: Registry, study: StudyData, missing: list[str], seen: set[Runs]
 ) -> Iterator[Evidence]:
+    """Of one study; runs that an earlier study was asked about already, which this one reused, are
+    no evidence of their own. `missing` and `seen` are added to."""
     named = study.name in claim.studies
     names_of = partial(registry.names_of, study=study.name)
     whole: dict[str, list[tuple[Point, list[str]]]] = {}
@@ -155,7 +164,7 @@ def _evidence(
         else:
             whole.setdefault(point.part, []).append((point, arms))
     for points in whole.values():
-        part = _speaking(claim, points)
+        part = _fresh(_speaking(claim, points), seen)
         found = (m for m in names(claim.metric) if any(point.has(m) for point, _ in part))
         metric = next(found, None)
         if metric is not None or isinstance(claim.test, SurvivalTest):
@@ -163,6 +172,22 @@ def _evidence(
         else:
             known = names(claim.metric)[0]
             missing.append(f"{study.name}, {points[0][0].part}: no finished run has {known}")
+
+
+def _fresh(
+    part: Sequence[tuple[Point, list[str]]], seen: set[Runs]
+) -> list[tuple[Point, list[str]]]:
+    """Points whose runs have not been seen; those of unknown hash are always new."""
+    out = []
+    for point, arms in part:
+        hashes = [
+            str(run.get("config_hash") or "") for arm in arms for run in point.runs[arm].values()
+        ]
+        runs = frozenset(hashes)
+        if "" in runs or runs not in seen:
+            out.append((point, arms))
+        seen.add(runs)
+    return out
 
 
 def _speaking(
