@@ -1,0 +1,91 @@
+"""Latent attention, linear attention and Mamba-2 generate inside transformers."""
+
+import logging
+
+import pytest
+import torch
+from transformers import DynamicCache
+
+from gatelm.hf.wrapper import GatelmForCausalLM
+from gatelm.nn.init import init_weights
+from gatelm.nn.model import Decoder, ModelConfig
+
+VOCAB = 97
+LATENT = {"kind": "latent", "kv_rank": 6, "value_dim": 5}
+LAYERS = {
+    "latent": {
+        "mixer": {
+            "num_heads": 4,
+            "head_dim": 8,
+            "rope": {"partial_factor": 0.5},
+            "projection": LATENT,
+        },
+        "gates": ["sdpa-head"],
+    },
+    "latent without positions": {
+        "mixer": {"num_heads": 4, "rope": None, "projection": LATENT},
+        "gates": ["sdpa-element"],
+    },
+    "keys of a latent": {
+        "mixer": {"num_heads": 4, "rope": {"partial_factor": 0.5}, "projection": LATENT},
+        "gates": ["value", "scores-key"],
+    },
+    "linear": {"mixer": {"kind": "linear", "num_heads": 4, "rope": {}}, "gates": ["sdpa-head"]},
+    "mamba2": {
+        "mixer": {"kind": "mamba2", "num_heads": 4, "state_dim": 6},
+        "gates": ["sdpa-silu-gate"],
+        "ffn": {"kind": "none"},
+    },
+}
+
+
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch):
+    monkeypatch.setattr(logging.getLogger("transformers"), "disabled", True)
+
+
+@pytest.fixture(scope="module", params=LAYERS)
+def model(request):
+    layer = {"ffn": {"ffn_dim": 32}, **LAYERS[request.param]}
+    tree = {"vocab_size": VOCAB, "hidden_dim": 32, "num_layers": 2, "layer": layer}
+    decoder = Decoder(ModelConfig.parse(tree))
+    init_weights(decoder, 0)
+    with torch.no_grad():
+        for parameter in decoder.parameters():
+            parameter.mul_(8.0 if parameter.dim() > 1 else 1.0)
+    return GatelmForCausalLM.from_decoder(decoder.eval(), pad_token_id=0)
+
+
+def tokens(rows, length, seed=1):
+    return torch.randint(3, VOCAB, (rows, length), generator=torch.Generator().manual_seed(seed))
+
+
+def greedy(model, ids, **settings):
+    with torch.no_grad():
+        return model.generate(ids, max_new_tokens=6, do_sample=False, eos_token_id=-1, **settings)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_generation_with_a_cache_equals_generation_without(model, beams):
+    ids = tokens(2, 9)
+    cached, plain = (greedy(model, ids, num_beams=beams, use_cache=use) for use in (True, False))
+    assert torch.equal(cached, plain)
+
+
+def test_padded_rows_generate_what_they_generate_alone(model):
+    long, short = tokens(1, 9), tokens(1, 4, seed=2)
+    padded = torch.cat((long, torch.cat((torch.zeros(1, 5, dtype=torch.long), short), 1)))
+    mask = torch.ones_like(padded)
+    mask[1, :5] = 0
+    both = greedy(model, padded, attention_mask=mask)[:, 9:]
+    assert torch.equal(both[:1], greedy(model, long)[:, 9:])
+    assert torch.equal(both[1:], greedy(model, short)[:, 4:])
+
+
+def test_a_cache_goes_on_where_it_stood(model):
+    ids, cache = tokens(2, 12), DynamicCache()
+    with torch.no_grad():
+        model(input_ids=ids[:, :7], cache=cache)
+        assert cache.get_seq_length() == 7
+        rest = model(input_ids=ids[:, 7:], cache=cache).logits
+        torch.testing.assert_close(rest, model(input_ids=ids).logits[:, 7:], atol=2e-5, rtol=1e-5)
