@@ -34,6 +34,9 @@ from gatelm.train.files import write_json, write_text
 SKIPPED_TOKENS = 2048
 """Of the texts whose second half is moved away."""
 
+ALONE = "alone"
+"""The second half without the first, at the start of the positions: what the first is worth."""
+
 BLOCK_TOKENS = 256
 """Losses are kept as means of so many consecutive tokens."""
 
@@ -115,7 +118,7 @@ def measure_skipped(args: argparse.Namespace) -> None:
     half = SKIPPED_TOKENS // 2
     # dynamic_ntk at its full length is ntk
     methods = [method for method in args.methods if method != "dynamic_ntk"]
-    places = [("none", SKIPPED_TOKENS), ("none", original)]
+    places = [("none", SKIPPED_TOKENS), (ALONE, half), ("none", original)]
     places += [(method, length) for length in args.lengths for method in methods]
     for name, ids in documents(tokenizer, SKIPPED_TOKENS, args.documents):
         tokens = torch.tensor(ids)[None]
@@ -123,16 +126,20 @@ def measure_skipped(args: argparse.Namespace) -> None:
             file = args.out / "skipped" / f"{method}-{length}-{name}.json"
             if file.is_file():
                 continue
-            model = Decoder(scaled(source.cfg, method, max(1.0, length / original), original))
+            scaling = "none" if method == ALONE else method
+            model = Decoder(scaled(source.cfg, scaling, max(1.0, length / original), original))
             model.load_state_dict({k: v.float() for k, v in source.state.items()}, assign=True)
             positions = torch.arange(SKIPPED_TOKENS)
             positions[half:] += length - SKIPPED_TOKENS
             context = Context(AttentionMask(SKIPPED_TOKENS, SKIPPED_TOKENS), positions)
             with torch.no_grad():
-                x = model.embedding(tokens)
-                for block in model.eval().layers:
-                    x = block(x, context)
-                logits = model.logits(model.final_norm(x)[0, half - 1 : -1])
+                if method == ALONE:
+                    logits = model.eval()(tokens[:, half - 1 : -1])[0]
+                else:
+                    x = model.embedding(tokens)
+                    for block in model.eval().layers:
+                        x = block(x, context)
+                    logits = model.logits(model.final_norm(x)[0, half - 1 : -1])
                 losses = cross_entropy(logits, tokens[0, half:], reduction="none")
             file.parent.mkdir(parents=True, exist_ok=True)
             write_json(
@@ -150,17 +157,26 @@ def measure_skipped(args: argparse.Namespace) -> None:
             print(f"skipped: {method} {length} {name}", flush=True)
 
 
+def _apart(losses: dict[str, torch.Tensor], control: dict[str, torch.Tensor]) -> str:
+    values = torch.cat([each - control[name] for name, each in losses.items()])
+    return f"{float(values.mean()):+.3f} ± {float(values.std() / math.sqrt(values.numel())):.3f}"
+
+
 def _skipped_section(out: Path) -> str | None:
     runs = [json.loads(file.read_text()) for file in sorted((out / "skipped").glob("*.json"))]
-    if not runs:
+    if not any(run["length_tokens"] == SKIPPED_TOKENS for run in runs):
         return None
     text, original = runs[0]["text_tokens"], runs[0]["original_tokens"]
     found: dict[tuple[str, int], dict[str, torch.Tensor]] = {}
     for run in runs:
         losses = torch.tensor(run["losses"]).double()
         found.setdefault((run["method"], run["length_tokens"]), {})[run["document"]] = losses
+    # the same documents for all: those of an unfinished round wait
+    kept = sorted(set.intersection(*(set(each) for each in found.values())))
+    found = {key: {name: each[name] for name in kept} for key, each in found.items()}
     control = found["none", text]
-    lengths = sorted({length for _, length in found} - {text})
+    lengths = sorted({length for method, length in found if method != ALONE} - {text})
+    alone = [each for (method, _), each in found.items() if method == ALONE]
     lines = [
         "## Positions skipped",
         "",
@@ -169,7 +185,8 @@ def _skipped_section(out: Path) -> str | None:
         f"between are not there. Loss of the second half less that at its own place "
         f"({float(torch.stack(list(control.values())).mean()):.3f} nats per token), with the "
         "standard error over blocks of 64 tokens. Texts up to the original length "
-        f"({_short(original)}) are the model's own.",
+        f"({_short(original)}) are the model's own."
+        + "".join(f" Without the first half: {_apart(each, control)}." for each in alone),
         "",
         "| method | " + " | ".join(f"ends at {_short(n)}" for n in lengths) + " |",
         "|---|" + "---|" * len(lengths),
@@ -177,14 +194,10 @@ def _skipped_section(out: Path) -> str | None:
     for method in [m for m in METHODS if any(m == each for each, _ in found)]:
         cells = []
         for length in lengths:
-            both = found.get((method, length), {}).keys() & control.keys()
-            apart = [found[method, length][name] - control[name] for name in sorted(both)]
-            if not apart:
+            if (method, length) not in found:
                 cells.append("")
                 continue
-            values = torch.cat(apart)
-            error = float(values.std() / math.sqrt(values.numel()))
-            cells.append(f"{float(values.mean()):+.3f} ± {error:.3f}")
+            cells.append(_apart(found[method, length], control))
         lines.append(f"| {method} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
