@@ -199,6 +199,20 @@ def _skipped_section(out: Path) -> str | None:
                 continue
             cells.append(_apart(found[method, length], control))
         lines.append(f"| {method} | " + " | ".join(cells) + " |")
+    means = {key: float(torch.stack(list(each.values())).mean()) for key, each in found.items()}
+    rows = [
+        {"arm": m, "label": m, "seed": 0, "x": n, "y": value - means["none", text]}
+        for (m, n), value in sorted(means.items(), key=lambda entry: entry[0][1])
+        if m != ALONE
+    ]
+    _chart(
+        out,
+        "far-positions",
+        rows,
+        ("What far positions cost without training", runs[0]["model"]),
+        ("end of the second half (tokens)", "loss more than at its own place (nats)"),
+    )
+    lines += ["", "![Loss by the place of the second half](far-positions.svg)"]
     return "\n".join(lines)
 
 
@@ -274,11 +288,6 @@ def _section(length: int, runs: list[dict[str, Any]], found: dict[str, torch.Ten
 def _draw(
     out: Path, length: int, runs: list[dict[str, Any]], found: dict[str, torch.Tensor]
 ) -> None:
-    from gatelm.report import figures
-    from gatelm.report.charts import curves
-    from gatelm.report.page import Figure
-    from gatelm.report.theme import Palette
-
     block, per_point = runs[0]["block_tokens"], 4
     rows = []
     for method, losses in found.items():
@@ -287,16 +296,30 @@ def _draw(
         for index, value in enumerate(points):
             x = (index + 0.5) * per_point * block
             rows.append({"arm": method, "label": method, "seed": 0, "x": x, "y": min(value, 6.0)})
-    title = f"Extended to {length // 1024}k without training"
-    chart = curves(
+    _chart(
+        out,
+        f"by-position-{length // 1024}k",
         rows,
-        Palette.of_arms(found, ["none"]),
-        title=title,
-        x_title="position (tokens)",
-        y_title="loss (nats per token; cut at 6)",
+        (f"Extended to {length // 1024}k without training", runs[0]["model"]),
+        ("position (tokens)", "loss (nats per token; cut at 6)"),
     )
-    figure = Figure(f"by-position-{length // 1024}k", chart, context=runs[0]["model"])
-    write_text(out / f"{figure.name}.svg", figures.svg(figure))
+
+
+def _chart(
+    out: Path,
+    name: str,
+    rows: list[dict[str, Any]],
+    titles: tuple[str, str],
+    axes: tuple[str, str],
+) -> None:
+    from gatelm.report import figures
+    from gatelm.report.charts import curves
+    from gatelm.report.page import Figure
+    from gatelm.report.theme import Palette
+
+    palette = Palette.of_arms([row["arm"] for row in rows], ["none"])
+    chart = curves(rows, palette, title=titles[0], x_title=axes[0], y_title=axes[1], points="all")
+    write_text(out / f"{name}.svg", figures.svg(Figure(name, chart, context=titles[1])))
 
 
 def tokens(text: str) -> int:
