@@ -35,6 +35,15 @@ def test_the_recipe_learns_to_look(tmp_path):
     assert 0 < result.metrics["first_token_share"] < 1
 
 
+def test_a_layer_may_read_it_and_have_experts(tmp_path):
+    """The choices of both microbatches are counted first, with the images they were made of."""
+    experts = "model.layer.ffn={kind: moe, num_experts: 4, top_k: 2, ffn_dim: 16}"
+    config, _ = load_recipe("runs/patches", (*SMALL, "train.total_steps=2", experts))
+    assert isinstance(config, RunConfig)
+    result = train(config, tmp_path / "run", report=lambda progress: None)
+    assert 1 <= result.metrics["expert_load_max"] <= 2
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [

@@ -49,7 +49,7 @@ def expert_use(model: nn.Module, batches: Iterable[Batch]) -> dict[int, ExpertUs
     device = next(inner.parameters()).device
     for batch in batches:
         placed, routing = Placed.on(device, batch), Routing()
-        inner.hidden(placed.tokens, documents=placed.documents, routing=routing)
+        inner.hidden(placed.tokens, documents=placed.documents, routing=routing, **placed.second)
         for index, layer in routing.layers.items():
             top_k[index] = layer.top_k
             counts[index] = counts.get(index, 0.0) + layer.counts.double()

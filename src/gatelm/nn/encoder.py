@@ -48,7 +48,7 @@ class EncoderConfig(Config):
         check_layer(self.layer, self.hidden_dim, 0)
         if self.layer.attention.memory is not None:
             raise ConfigError("layer.mixer.memory: an encoder reads one sequence only")
-        if self.layer.ffn.part(self.hidden_dim).idle:
+        if self.layer.ffn.kind == "moe":
             raise ConfigError(
                 "layer.ffn.kind: the load of an encoder's experts would not be balanced; use swiglu"
             )

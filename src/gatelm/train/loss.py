@@ -45,16 +45,21 @@ def sum_loss(
 
     routing: filled with what the routers do; only for a model that has experts.
     """
-    asked: dict[str, Any] = dict(batch.second)
-    if routing is not None:
-        asked["routing"] = routing
-    hidden = model.hidden(batch.tokens, documents=batch.documents, **asked).flatten(0, 1)
+    hidden = hidden_states(model, batch, routing).flatten(0, 1)
     weight, targets = model.head_weight, batch.targets.flatten()
     rows = rows_at_once or max(MIN_ROWS, LOGIT_BYTES // (4 * weight.shape[0]))
     if torch.is_grad_enabled():
         return _LinearCrossEntropy.apply(hidden, weight, targets, rows)  # pyright: ignore[reportReturnType]
     parts = zip(hidden.split(rows), targets.split(rows), strict=True)
     return torch.stack([linear_cross_entropy(h, weight, t) for h, t in parts]).sum()
+
+
+def hidden_states(model: LanguageModel, batch: Batch, routing: Routing | None = None) -> Tensor:
+    """The model's final states of a batch (B,T,D); `routing` is filled, see `sum_loss`."""
+    asked: dict[str, Any] = dict(batch.second)
+    if routing is not None:
+        asked["routing"] = routing
+    return model.hidden(batch.tokens, documents=batch.documents, **asked)
 
 
 def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from gatelm.data.batch import Batch
 from gatelm.nn.moe import MoE
 from gatelm.nn.routing import Routing, router_losses
 from gatelm.train.config import RouterLossConfig
-from gatelm.train.loss import LanguageModel
+from gatelm.train.loss import LanguageModel, hidden_states
 from gatelm.train.parallel import World
 from gatelm.train.rng import preserved_rng
 
@@ -50,7 +50,7 @@ class StepRouting:
             for part in parts:
                 here, routing = part.to(device), Routing()
                 with autocast():
-                    model.hidden(here.tokens, documents=here.documents, routing=routing)
+                    hidden_states(model, here, routing)
                 for layer, chosen in routing.counts().items():
                     counts[layer] = counts[layer] + chosen if layer in counts else chosen
         self._counts = self._over_all(counts)
