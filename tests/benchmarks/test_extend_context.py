@@ -81,12 +81,16 @@ def test_a_half_that_is_not_moved_has_the_loss_of_the_plain_forward(
     monkeypatch.setattr("sys.argv", ["extend_context", *words, "--skipped"])
     benchmark.main()
     names = sorted(file.name for file in (tmp_path / "out" / "skipped").iterdir())
-    assert [name.rsplit("-", 3)[0] for name in names] == ["linear-4096", "none-2048"]
+    assert [name.rsplit("-", 3)[0] for name in names] == [
+        "alone-1024",
+        "linear-4096",
+        "none-2048",
+    ]
     model, tokens = load_model(folder)[0], benchmark.SKIPPED_TOKENS
     ids = torch.tensor(benchmark.documents(byte_tokenizer(), tokens, 1)[0][1])
     with torch.no_grad():
         logits = model(ids[None])[0, tokens // 2 - 1 : -1]
     losses = torch.nn.functional.cross_entropy(logits, ids[tokens // 2 :])
-    found = json.loads((tmp_path / "out" / "skipped" / names[1]).read_text())["losses"]
+    found = json.loads((tmp_path / "out" / "skipped" / names[2]).read_text())["losses"]
     assert sum(found) / len(found) == pytest.approx(float(losses), abs=1e-4)
     assert "| linear |" in (tmp_path / "out" / "README.md").read_text()
