@@ -4,7 +4,8 @@ from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 
 from gatelm.config import ConfigError
 from gatelm.nn.alibi import AlibiConfig
-from gatelm.nn.attention import AttentionConfig, use_backend
+from gatelm.nn.attention import use_backend
+from gatelm.nn.attention_config import AttentionConfig
 from gatelm.nn.cache import KVCache
 from gatelm.nn.init import init_weights
 from gatelm.nn.model import Decoder, ModelConfig

@@ -11,7 +11,8 @@ from transformers.models.deepseek_v3.modeling_deepseek_v3 import (
 )
 
 from gatelm.config import ConfigError
-from gatelm.nn.attention import Attention, AttentionConfig
+from gatelm.nn.attention import Attention
+from gatelm.nn.attention_config import AttentionConfig
 from gatelm.nn.cache import KVCache
 from gatelm.nn.context import Context
 from gatelm.nn.count import cache_bytes, count, kv_bytes_per_token

@@ -23,7 +23,7 @@ from gatelm.data.corpora import CORPORA
 from gatelm.data.errors import DataError
 from gatelm.hf.load import DTYPES, open_model
 from gatelm.hf.probe import HFProbe
-from gatelm.nn.attention import AttentionConfig
+from gatelm.nn.attention_config import AttentionConfig
 from gatelm.nn.model import Decoder, ModelConfig
 from gatelm.nn.shapes import Float, Int, Tensor
 

@@ -25,7 +25,8 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from gatelm.config import ConfigError
 from gatelm.hf.cache import LibraryCache
 from gatelm.hf.padding import documents_of, is_packed, padding_to_the_left
-from gatelm.nn.attention import AttentionConfig, use_backend
+from gatelm.nn.attention import use_backend
+from gatelm.nn.attention_config import AttentionConfig
 from gatelm.nn.backends import BACKENDS
 from gatelm.nn.block import Block
 from gatelm.nn.check import check_layer

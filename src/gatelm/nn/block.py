@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from gatelm.config import Config, ConfigError, nearest
-from gatelm.nn.attention import AttentionConfig
+from gatelm.nn.attention_config import AttentionConfig
 from gatelm.nn.context import Context
 from gatelm.nn.ffn import FFNConfig, MLPConfig, NoFFNConfig, SwiGLUConfig, build_ffn
 from gatelm.nn.gate import (

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from gatelm.config import ConfigError
-from gatelm.nn.attention import AttentionConfig
+from gatelm.nn.attention_config import AttentionConfig
 from gatelm.nn.backends import BACKENDS
 from gatelm.nn.block import LayerConfig
 from gatelm.nn.ffn import NoFFNConfig

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gatelm.nn.attention import AttentionConfig
+from gatelm.nn.attention_config import AttentionConfig
 from gatelm.nn.block import LayerConfig
 from gatelm.nn.ffn import NoFFNConfig
 from gatelm.nn.gate import GateConfig, ModifierConfig, SiteNormConfig, SiteShape

@@ -18,7 +18,7 @@ from torch import Tensor
 from gatelm.config import ConfigError
 from gatelm.config.base import nearest
 from gatelm.config.load import diff
-from gatelm.nn.attention import AttentionConfig
+from gatelm.nn.attention_config import AttentionConfig
 from gatelm.nn.block import LayerConfig
 from gatelm.nn.gate import ACTIVATIONS, GateConfig, GateInit, build_modifier
 from gatelm.nn.gate_presets import GATE_PRESETS

@@ -18,7 +18,7 @@ from gatelm.hf.formats.pieces import State
 from gatelm.hf.formats.refuse import reasons
 from gatelm.hf.formats.rules import Format
 from gatelm.hf.formats.tensors import GATE
-from gatelm.nn.attention import AttentionConfig
+from gatelm.nn.attention_config import AttentionConfig
 from gatelm.nn.block import LayerConfig
 from gatelm.nn.gate import GateConfig
 from gatelm.nn.mixers.delta import GatedDeltaConfig

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from gatelm.config import Config, ConfigError
 from gatelm.hf.formats.layers import ACTIVATIONS
 from gatelm.hf.formats.rules import Format
-from gatelm.nn.attention import AttentionConfig
+from gatelm.nn.attention_config import AttentionConfig
 from gatelm.nn.block import LayerConfig
 from gatelm.nn.ffn import FFNConfig, MoEConfig, SwiGLUConfig
 from gatelm.nn.mixers.delta import GatedDeltaConfig

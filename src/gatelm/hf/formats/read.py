@@ -14,7 +14,7 @@ from gatelm.hf.formats.layers import DELTA_GATE, NATIVE_GATES, compress
 from gatelm.hf.formats.qwen import check_windows, read_delta, read_ffn
 from gatelm.hf.formats.rope import ORIGINAL, one_spelling, read_rope
 from gatelm.hf.formats.rules import FORMATS, Format
-from gatelm.nn.attention import AttentionConfig
+from gatelm.nn.attention_config import AttentionConfig
 from gatelm.nn.block import LayerConfig
 from gatelm.nn.model import InitConfig, ModelConfig
 from gatelm.nn.norm import NormConfig

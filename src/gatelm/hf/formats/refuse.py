@@ -7,7 +7,7 @@ from typing import Any, TypeGuard
 
 from gatelm.hf.formats.layers import ACTIVATIONS, DELTA_GATE
 from gatelm.hf.formats.rules import Format
-from gatelm.nn.attention import AttentionConfig
+from gatelm.nn.attention_config import AttentionConfig
 from gatelm.nn.block import LayerConfig
 from gatelm.nn.ffn import MoEConfig, SwiGLUConfig
 from gatelm.nn.gate import GateConfig, GateInit

@@ -19,7 +19,7 @@ from gatelm.hf.formats.read import PAPER_KEYS
 from gatelm.hf.formats.rope import write_rope
 from gatelm.hf.formats.rules import Format
 from gatelm.hf.formats.tensors import ONE_EXPERT, pieces
-from gatelm.nn.attention import AttentionConfig
+from gatelm.nn.attention_config import AttentionConfig
 from gatelm.nn.block import LayerConfig
 from gatelm.nn.model import ModelConfig
 from gatelm.nn.rope import RopeConfig

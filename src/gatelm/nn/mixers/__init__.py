@@ -12,7 +12,8 @@ from typing import Annotated
 from pydantic import Discriminator, Tag
 from torch import nn
 
-from gatelm.nn.attention import Attention, AttentionConfig
+from gatelm.nn.attention import Attention
+from gatelm.nn.attention_config import AttentionConfig
 from gatelm.nn.mixers.base import Modifiers
 from gatelm.nn.mixers.delta import GatedDelta, GatedDeltaConfig
 from gatelm.nn.mixers.linear import LinearAttention, LinearAttentionConfig
