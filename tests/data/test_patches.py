@@ -56,7 +56,7 @@ def test_rows_of_a_batch_keep_their_image():
     batch = SOURCE.batch(0, batch_size=6)
     part = batch.rows(2, 4).to("cpu")
     assert torch.equal(part.memory, batch.memory[2:4])
-    assert set(part.second()) == {"memory", "memory_mask"}
+    assert set(part.second) == {"memory", "memory_mask"}
 
 
 def test_display_and_impossible_sizes():
