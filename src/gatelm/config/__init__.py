@@ -1,5 +1,13 @@
 """Configs: frozen pydantic models, YAML files, `path=value` overrides."""
 
-from gatelm.config.base import Config, ConfigError, added_later, choice, nearest, not_identity
+from gatelm.config.base import (
+    Config,
+    ConfigError,
+    added_later,
+    by_kind,
+    choice,
+    nearest,
+    not_identity,
+)
 
-__all__ = ["Config", "ConfigError", "added_later", "choice", "nearest", "not_identity"]
+__all__ = ["Config", "ConfigError", "added_later", "by_kind", "choice", "nearest", "not_identity"]

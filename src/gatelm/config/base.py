@@ -8,7 +8,15 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    ValidationError,
+    model_validator,
+)
 
 C = TypeVar("C", bound="Config")
 
@@ -88,6 +96,16 @@ class Config(BaseModel):
         """12 hex digits of the SHA-256 of everything that changes what is computed."""
         canonical = json.dumps(_identity(self), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+
+def by_kind(default: str) -> Discriminator:
+    """Tells the configs of a union apart by their `kind`, which may be left out for `default`."""
+
+    def kind(value: object) -> str:
+        found = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
+        return str(found or default)
+
+    return Discriminator(kind)
 
 
 def added_later(default: Any, **kwargs: Any) -> Any:

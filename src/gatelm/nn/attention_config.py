@@ -11,6 +11,7 @@ from gatelm.config import Config, ConfigError, added_later, choice
 from gatelm.nn.alibi import AlibiConfig
 from gatelm.nn.backends import BACKENDS
 from gatelm.nn.gate import GateConfig, SiteShape
+from gatelm.nn.heads import check_kv_heads, check_width
 from gatelm.nn.memory import MemoryConfig
 from gatelm.nn.norm import NormConfig
 from gatelm.nn.parts import Part
@@ -136,16 +137,8 @@ class AttentionConfig(Config):
 
     def check(self, hidden_dim: int, where: str) -> None:
         """Raises ConfigError, naming `where`, for values that cannot work together."""
-        if self.head_dim is None and hidden_dim % self.num_heads:
-            raise ConfigError(
-                f"{where}.num_heads: hidden_dim {hidden_dim} is not a multiple of "
-                f"{self.num_heads} heads; change one of them, or set mixer.head_dim"
-            )
-        if self.num_heads % self.kv_heads:
-            raise ConfigError(
-                f"{where}.num_kv_heads: {self.num_heads} query heads cannot be divided among "
-                f"{self.kv_heads} key/value heads; use a divisor of {self.num_heads}"
-            )
+        check_width(self.num_heads, self.head_dim, hidden_dim, where)
+        check_kv_heads(self.num_heads, self.kv_heads, where)
         if self.rope is not None:
             self.rope.check(self.width(hidden_dim), where)
             self._check_moving(where)

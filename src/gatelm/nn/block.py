@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, field_validator
+from pydantic import Field, Tag, field_validator
 from torch import nn
 from torch.nn import functional as F
 
-from gatelm.config import Config, ConfigError, nearest
+from gatelm.config import Config, ConfigError, by_kind, nearest
 from gatelm.nn.attention_config import AttentionConfig
 from gatelm.nn.context import Context
 from gatelm.nn.ffn import FFNConfig, MLPConfig, NoFFNConfig, SwiGLUConfig, build_ffn
@@ -25,17 +25,11 @@ from gatelm.nn.norm import Norm, NormConfig
 from gatelm.nn.shapes import Float, Tensor
 from gatelm.nn.sites import ATTENTION_SITES, BLOCK_SITES, BLOCK_TAPS, Sites, Sources, Taps
 
-
-def _modifier_kind(value: object) -> str:
-    kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
-    return str(kind or "gate")
-
-
 Modifier = Annotated[
     Annotated[GateConfig, Tag("gate")]
     | Annotated[SiteNormConfig, Tag("norm")]
     | Annotated[SiteActivationConfig, Tag("activation")],
-    Discriminator(_modifier_kind),
+    by_kind("gate"),
 ]
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 
 from gatelm.nn.cache import KVCache, Slot
-from gatelm.nn.masks import AttentionMask, positions_in_documents
+from gatelm.nn.masks import AttentionMask, document_starts, positions_in_documents
 from gatelm.nn.memory import Memory
 from gatelm.nn.pattern import Pattern
 from gatelm.nn.rope import RopeConfig, rotation
@@ -77,6 +77,4 @@ class Context:
         documents = self.mask.documents
         if documents is None:
             return None
-        starts = torch.ones_like(documents, dtype=torch.bool)
-        starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
-        return starts[:, -self.mask.num_queries :]
+        return document_starts(documents)[:, -self.mask.num_queries :]

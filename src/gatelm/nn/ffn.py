@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Literal
 
-from pydantic import Discriminator, Tag
+from pydantic import Tag
 from torch import nn
 
-from gatelm.config import Config
+from gatelm.config import Config, by_kind
 from gatelm.nn.mlp import MLP, MLPConfig, SwiGLU, SwiGLUConfig
 from gatelm.nn.moe import MoE, MoEConfig
 from gatelm.nn.parts import Part
@@ -28,17 +28,12 @@ class NoFFNConfig(Config):
         return Part()
 
 
-def _kind(value: object) -> str:
-    kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
-    return str(kind or "swiglu")
-
-
 FFNConfig = Annotated[
     Annotated[SwiGLUConfig, Tag("swiglu")]
     | Annotated[MLPConfig, Tag("mlp")]
     | Annotated[MoEConfig, Tag("moe")]
     | Annotated[NoFFNConfig, Tag("none")],
-    Discriminator(_kind),
+    by_kind("swiglu"),
 ]
 
 

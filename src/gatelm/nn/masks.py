@@ -13,15 +13,17 @@ PADDING = -1
 """Document id of padding: padding is attended to by padding only."""
 
 
-def positions_in_documents(documents: Int[Tensor, "B S"]) -> Int[Tensor, "B S"]:
-    """Each token's index since its document began, 0-based.
+def document_starts(documents: Int[Tensor, "B S"]) -> Bool[Tensor, "B S"]:
+    """Where a document begins: where the id differs from the one before it."""
+    starts = torch.ones_like(documents, dtype=torch.bool)
+    starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    return starts
 
-    A document begins where its id differs from the one before it.
-    """
+
+def positions_in_documents(documents: Int[Tensor, "B S"]) -> Int[Tensor, "B S"]:
+    """Each token's index since its document began, 0-based."""
     index = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
-    begins = torch.ones_like(documents, dtype=torch.bool)
-    begins[:, 1:] = documents[:, 1:] != documents[:, :-1]
-    start = torch.where(begins, index, 0).cummax(dim=1).values
+    start = torch.where(document_starts(documents), index, 0).cummax(dim=1).values
     return index - start
 
 

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from gatelm.config import Config, added_later
+from gatelm.nn.precision import wide
 from gatelm.nn.shapes import Float, Tensor
 
 
@@ -61,7 +62,7 @@ class Norm(nn.Module):
             self.weight.fill_(0.0 if self.cfg.weight == "zero_centred" else 1.0)
 
     def forward(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
-        y = self._norm(x) if self.pre is None else self._norm(_widen(x) * self.pre).to(x.dtype)
+        y = self._norm(x) if self.pre is None else self._norm(wide(x) * self.pre).to(x.dtype)
         return y if self.gate is None else self.gate(y)
 
     def _norm(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
@@ -69,8 +70,8 @@ class Norm(nn.Module):
         if weight is not None and self.cfg.weight == "zero_centred":
             weight = 1.0 + weight
         if self.cfg.kind == "layernorm":
-            wide = _widen(x)
-            y = F.layer_norm(wide, (self.dim,), _as(weight, wide), None, self.cfg.eps)
+            inner = wide(x)
+            y = F.layer_norm(inner, (self.dim,), _as(weight, inner), None, self.cfg.eps)
             return y.to(x.dtype)
         if x.device.type == "cpu" and weight is not None:
             return _CpuRMSNorm.apply(x, weight, self.cfg.eps)  # pyright: ignore[reportReturnType]
@@ -91,8 +92,8 @@ class NormGate(nn.Module):
 
 def rms_norm(x: Float[Tensor, "*B D"], weight: Tensor | None, eps: float) -> Float[Tensor, "*B D"]:
     """x / rms(x) * weight by torch's own operator, which is one kernel on CUDA."""
-    wide = _widen(x)
-    return F.rms_norm(wide, (x.shape[-1],), _as(weight, wide), eps).to(x.dtype)
+    inner = wide(x)
+    return F.rms_norm(inner, (x.shape[-1],), _as(weight, inner), eps).to(x.dtype)
 
 
 class _CpuRMSNorm(torch.autograd.Function):
@@ -100,26 +101,22 @@ class _CpuRMSNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        wide = _widen(x)
-        mean_square = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).square_() / x.shape[-1]
+        inner = wide(x)
+        mean_square = torch.linalg.vector_norm(inner, dim=-1, keepdim=True).square_() / x.shape[-1]
         inverse = mean_square.add_(eps).rsqrt_()
         ctx.save_for_backward(x, weight, inverse)
-        return (wide * inverse).mul_(weight.to(wide.dtype)).to(x.dtype)
+        return (inner * inverse).mul_(weight.to(inner.dtype)).to(x.dtype)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         x, weight, inverse = ctx.saved_tensors
-        grad = _widen(grads[0])
-        normed = _widen(x) * inverse
+        grad = wide(grads[0])
+        normed = wide(x) * inverse
         weighted = grad * weight.to(grad.dtype)
         mean = (weighted * normed).mean(dim=-1, keepdim=True)
         grad_weight = (grad * normed).reshape(-1, x.shape[-1]).sum(dim=0)
         grad_x = torch.addcmul(weighted, normed, mean, value=-1.0).mul_(inverse)
         return grad_x.to(x.dtype), grad_weight.to(weight.dtype), None
-
-
-def _widen(x: Tensor) -> Tensor:
-    return x if x.dtype == torch.float64 else x.float()
 
 
 def _as(weight: Tensor | None, like: Tensor) -> Tensor | None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 
 from gatelm.nn.block import LayerConfig
 from gatelm.nn.mixers.delta import GatedDeltaConfig
 from gatelm.nn.shapes import Float, Int, Tensor
-from gatelm.testing.reference import Params, _at_site, _norm
+from gatelm.testing.reference import Params, _at_site, _norm, by_row
 
 
 def reference_delta(
@@ -19,11 +21,7 @@ def reference_delta(
     documents: Int[Tensor, "B T"] | None = None,
 ) -> Float[Tensor, "B T D"]:
     """The mixer's branch; `params` by their names in `nn.block.Block`."""
-    rows = []
-    for b in range(x.shape[0]):
-        docs = [0] * x.shape[1] if documents is None else documents[b].tolist()
-        rows.append(_row(cfg, hidden_dim, params, x[b], resid[b], docs))
-    return torch.stack(rows)
+    return by_row(partial(_row, cfg, hidden_dim, params), documents, x, resid)
 
 
 def reference_delta_rule(

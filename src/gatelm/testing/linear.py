@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -12,7 +13,7 @@ from gatelm.nn.mixers.mamba2 import Mamba2Config
 from gatelm.nn.rope import RopeConfig
 from gatelm.nn.shapes import Float, Int, Tensor
 from gatelm.testing.delta import begins, reference_short_conv
-from gatelm.testing.reference import Params, _at_site, _norm
+from gatelm.testing.reference import Params, _at_site, _norm, by_row
 
 NAIVE_FEATURE_MAPS: dict[str, Callable[[Tensor], Tensor]] = {
     "elu1": lambda x: torch.where(x > 0, x + 1, torch.exp(x)),
@@ -50,11 +51,7 @@ def reference_mixer(
 ) -> Float[Tensor, "B T D"]:
     """The branch of a `linear` or `mamba2` mixer; `params` by their names in `nn.block.Block`."""
     row = {"linear": _linear_row, "mamba2": _mamba2_row}[cfg.mixer.kind]
-    rows = []
-    for b in range(x.shape[0]):
-        docs = [0] * x.shape[1] if documents is None else documents[b].tolist()
-        rows.append(row(cfg, hidden_dim, params, x[b], resid[b], docs))
-    return torch.stack(rows)
+    return by_row(partial(row, cfg, hidden_dim, params), documents, x, resid)
 
 
 def _linear_row(

@@ -6,6 +6,7 @@ Slow on purpose and written from the definitions, so that tests can compare forw
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import torch
 
@@ -39,11 +40,18 @@ def reference_layer(
     documents: Int[Tensor, "B T"] | None = None,
 ) -> Float[Tensor, "B T D"]:
     """One decoder layer in evaluation mode; `params` by their names in `nn.block.Block`."""
-    rows = []
-    for b in range(resid.shape[0]):
-        docs = [0] * resid.shape[1] if documents is None else documents[b].tolist()
-        rows.append(_layer_row(cfg, hidden_dim, params, resid[b], docs))
-    return torch.stack(rows)
+    return by_row(partial(_layer_row, cfg, hidden_dim, params), documents, resid)
+
+
+def by_row(
+    row: Callable[..., Tensor],
+    documents: Int[Tensor, "B T"] | None,
+    *inputs: Float[Tensor, "B T D"],
+) -> Tensor:
+    """`row(*inputs of one row, its document ids)` of every row."""
+    length = inputs[0].shape[1]
+    ids = [[0] * length] * len(inputs[0]) if documents is None else documents.tolist()
+    return torch.stack([row(*of_row, docs) for *of_row, docs in zip(*inputs, ids, strict=True)])
 
 
 def visible(i: int, j: int, documents: list[int], window_tokens: int | None) -> bool:

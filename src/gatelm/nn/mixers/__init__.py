@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated
 
-from pydantic import Discriminator, Tag
+from pydantic import Tag
 from torch import nn
 
+from gatelm.config import by_kind
 from gatelm.nn.attention import Attention
 from gatelm.nn.attention_config import AttentionConfig
 from gatelm.nn.mixers.base import Modifiers
@@ -19,18 +20,12 @@ from gatelm.nn.mixers.delta import GatedDelta, GatedDeltaConfig
 from gatelm.nn.mixers.linear import LinearAttention, LinearAttentionConfig
 from gatelm.nn.mixers.mamba2 import Mamba2, Mamba2Config
 
-
-def _kind(value: object) -> str:
-    kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
-    return str(kind or "attention")
-
-
 MixerConfig = Annotated[
     Annotated[AttentionConfig, Tag("attention")]
     | Annotated[GatedDeltaConfig, Tag("delta")]
     | Annotated[LinearAttentionConfig, Tag("linear")]
     | Annotated[Mamba2Config, Tag("mamba2")],
-    Discriminator(_kind),
+    by_kind("attention"),
 ]
 
 MIXERS: dict[str, Callable[..., nn.Module]] = {

@@ -17,10 +17,12 @@ from torch.nn import functional as F
 from gatelm.config import Config, ConfigError, not_identity
 from gatelm.nn.context import Context
 from gatelm.nn.gate import GateConfig, ModifierConfig, SiteShape, build_modifier
+from gatelm.nn.heads import check_width, refuse_lse
 from gatelm.nn.mixers.delta_rule import CHUNK_TOKENS, rule_for
 from gatelm.nn.mixers.short_conv import ShortConv
 from gatelm.nn.norm import Norm, NormConfig
 from gatelm.nn.parts import Part
+from gatelm.nn.precision import wide
 from gatelm.nn.shapes import Bool, Float, Tensor
 from gatelm.nn.sites import ATTENTION_SITES, Sites, Sources
 
@@ -101,11 +103,7 @@ class GatedDeltaConfig(Config):
 
     def check(self, hidden_dim: int, where: str) -> None:
         """Raises ConfigError, naming `where`, for values that cannot work together."""
-        if self.head_dim is None and hidden_dim % self.num_heads:
-            raise ConfigError(
-                f"{where}.num_heads: hidden_dim {hidden_dim} is not a multiple of "
-                f"{self.num_heads} heads; change one of them, or set mixer.head_dim"
-            )
+        check_width(self.num_heads, self.head_dim, hidden_dim, where)
         if self.num_heads % self.key_heads:
             raise ConfigError(
                 f"{where}.num_key_heads: {self.num_heads} heads of values cannot be divided among "
@@ -114,10 +112,7 @@ class GatedDeltaConfig(Config):
 
     def check_gate(self, gate: GateConfig, where: str) -> None:
         """Raises ConfigError for a gate that cannot work here."""
-        if gate.needs_lse:
-            raise ConfigError(
-                f"{where}.inputs: lse is of a softmax, which a layer with mixer.kind delta has not"
-            )
+        refuse_lse(gate, self.kind, where)
 
 
 class GatedDelta(nn.Module):
@@ -192,12 +187,11 @@ class GatedDelta(nn.Module):
 
     def _log_decay(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T N"]:
         """log alpha = -A softplus(W x + dt_bias), float32 (arXiv 2312.00752, section 3.5)."""
-        step = self.decay_proj(x)
-        wide = step if step.dtype == torch.float64 else step.float()
-        return -self.A_log.to(wide.dtype).exp() * F.softplus(wide + self.dt_bias)
+        step = wide(self.decay_proj(x))
+        return -self.A_log.to(step.dtype).exp() * F.softplus(step + self.dt_bias)
 
 
 def unit(x: Float[Tensor, "*B H"]) -> Float[Tensor, "*B H"]:
     """x over its length, computed in float32."""
-    wide = x if x.dtype == torch.float64 else x.float()
-    return (wide * (wide.square().sum(dim=-1, keepdim=True) + 1e-6).rsqrt()).to(x.dtype)
+    y = wide(x)
+    return (y * (y.square().sum(dim=-1, keepdim=True) + 1e-6).rsqrt()).to(x.dtype)

@@ -16,6 +16,7 @@ from functools import cache
 import torch
 
 from gatelm.nn.mixers.chunks import decays, from_chunks, full_precision, to_chunks
+from gatelm.nn.precision import wide
 from gatelm.nn.shapes import Bool, Float, Tensor
 
 CHUNK_TOKENS = 64
@@ -40,7 +41,7 @@ def delta_rule(
     with full_precision(q):
         repeats = v.shape[2] // q.shape[2]
         q, k = (t.repeat_interleave(repeats, dim=2) if repeats > 1 else t for t in (q, k))
-        q, k, v, log_decay, beta = (to_chunks(_wide(t), chunk) for t in (q, k, v, log_decay, beta))
+        q, k, v, log_decay, beta = (to_chunks(wide(t), chunk) for t in (q, k, v, log_decay, beta))
         between, since = decays(log_decay, starts)
         k_beta = k * beta[..., None]
         # the diagonal is taken as ones, what is above it as zeros
@@ -116,7 +117,3 @@ def fla_installed() -> bool:
 def fla_kernel() -> Rule:
     """flash-linear-attention's chunked kernel, which knows sequences of different lengths."""
     return importlib.import_module("fla.ops.gated_delta_rule").chunk_gated_delta_rule
-
-
-def _wide(x: Tensor) -> Tensor:
-    return x if x.dtype == torch.float64 else x.float()

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from gatelm.config import Config, ConfigError, choice
 from gatelm.nn.context import Context
 from gatelm.nn.gate import GateConfig, ModifierConfig, SiteShape, build_modifier
+from gatelm.nn.heads import check_kv_heads, check_width, refuse_lse
 from gatelm.nn.mixers.scan import scan, scan_flops_per_token
 from gatelm.nn.norm import Norm, NormConfig
 from gatelm.nn.parts import Part
@@ -109,16 +110,8 @@ class LinearAttentionConfig(Config):
 
     def check(self, hidden_dim: int, where: str) -> None:
         """Raises ConfigError, naming `where`, for values that cannot work together."""
-        if self.head_dim is None and hidden_dim % self.num_heads:
-            raise ConfigError(
-                f"{where}.num_heads: hidden_dim {hidden_dim} is not a multiple of "
-                f"{self.num_heads} heads; change one of them, or set mixer.head_dim"
-            )
-        if self.num_heads % self.kv_heads:
-            raise ConfigError(
-                f"{where}.num_kv_heads: {self.num_heads} query heads cannot be divided among "
-                f"{self.kv_heads} key/value heads; use a divisor of {self.num_heads}"
-            )
+        check_width(self.num_heads, self.head_dim, hidden_dim, where)
+        check_kv_heads(self.num_heads, self.kv_heads, where)
         if self.normaliser == "sum" and self.feature_map == "identity":
             raise ConfigError(
                 f"{where}.feature_map: identity gives weights of both signs, whose sum may be 0; "
@@ -134,10 +127,7 @@ class LinearAttentionConfig(Config):
 
     def check_gate(self, gate: GateConfig, where: str) -> None:
         """Raises ConfigError for a gate that cannot work here."""
-        if gate.needs_lse:
-            raise ConfigError(
-                f"{where}.inputs: lse is of a softmax, which a layer with mixer.kind linear has not"
-            )
+        refuse_lse(gate, self.kind, where)
 
 
 class LinearAttention(nn.Module):

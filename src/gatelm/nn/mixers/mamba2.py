@@ -20,10 +20,12 @@ from torch.nn import functional as F
 from gatelm.config import Config, ConfigError
 from gatelm.nn.context import Context
 from gatelm.nn.gate import GateConfig, ModifierConfig, SiteShape, build_modifier
-from gatelm.nn.mixers.scan import scan, scan_flops_per_token, wide
+from gatelm.nn.heads import refuse_lse
+from gatelm.nn.mixers.scan import scan, scan_flops_per_token
 from gatelm.nn.mixers.short_conv import ShortConv
 from gatelm.nn.norm import Norm, NormConfig, rms_norm
 from gatelm.nn.parts import Part
+from gatelm.nn.precision import wide
 from gatelm.nn.shapes import Bool, Float, Tensor
 from gatelm.nn.sites import Sites, Sources
 
@@ -109,10 +111,7 @@ class Mamba2Config(Config):
 
     def check_gate(self, gate: GateConfig, where: str) -> None:
         """Raises ConfigError for a gate that cannot work here."""
-        if gate.needs_lse:
-            raise ConfigError(
-                f"{where}.inputs: lse is of a softmax, which a layer with mixer.kind mamba2 has not"
-            )
+        refuse_lse(gate, self.kind, where)
         if "q" in gate.inputs and self.num_groups != self.num_heads:
             raise ConfigError(
                 f"{where}.inputs: q is one per group and not per head here; use x or y, or as many "

@@ -11,6 +11,7 @@ from __future__ import annotations
 import torch
 
 from gatelm.nn.mixers.chunks import decays, from_chunks, full_precision, to_chunks
+from gatelm.nn.precision import wide
 from gatelm.nn.shapes import Bool, Float, Tensor
 
 CHUNK_TOKENS = 64
@@ -65,8 +66,3 @@ def scan_flops_per_token(
     outputs = max(queries, values)
     within = chunk * (queries * key_width + outputs * value_width)
     return 2 * (within + (outputs + values) * key_width * value_width)
-
-
-def wide(x: Tensor) -> Tensor:
-    """x in float32, or as it is in float64."""
-    return x if x.dtype == torch.float64 else x.float()
