@@ -41,28 +41,6 @@ def tokens(rows, length, seed=1):
     )
 
 
-def greedy(model, ids, **settings):
-    with torch.no_grad():
-        return model.generate(ids, max_new_tokens=6, do_sample=False, eos_token_id=-1, **settings)
-
-
-@pytest.mark.parametrize("beams", [1, 3])
-def test_generation_with_states_equals_generation_without_a_cache(model, beams):
-    ids = tokens(2, 9)
-    cached, plain = (greedy(model, ids, num_beams=beams, use_cache=use) for use in (True, False))
-    assert torch.equal(cached, plain)
-
-
-def test_padded_rows_generate_what_they_generate_alone(model):
-    long, short = tokens(1, 9), tokens(1, 4, seed=2)
-    padded = torch.cat((long, torch.cat((torch.zeros(1, 5, dtype=torch.long), short), 1)))
-    mask = torch.ones_like(padded)
-    mask[1, :5] = 0
-    both = greedy(model, padded, attention_mask=mask)[:, 9:]
-    assert torch.equal(both[:1], greedy(model, long)[:, 9:])
-    assert torch.equal(both[1:], greedy(model, short)[:, 4:])
-
-
 def test_a_cache_goes_on_where_it_stood(model):
     ids = tokens(2, 12)
     cache = DynamicCache()

@@ -1,6 +1,8 @@
-"""Latent attention, linear attention and Mamba-2 generate inside transformers."""
+"""Latents and states generate inside transformers as they do without a cache."""
 
 import logging
+from importlib import util
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,6 +11,12 @@ from transformers import DynamicCache
 from gatelm.hf.wrapper import GatelmForCausalLM
 from gatelm.nn.init import init_weights
 from gatelm.nn.model import Decoder, ModelConfig
+
+_spec = util.spec_from_file_location("converting", Path(__file__).with_name("converting.py"))
+assert _spec is not None
+assert _spec.loader is not None
+models = util.module_from_spec(_spec)
+_spec.loader.exec_module(models)
 
 VOCAB = 97
 LATENT = {"kind": "latent", "kv_rank": 6, "value_dim": 5}
@@ -44,10 +52,16 @@ def _quiet(monkeypatch):
     monkeypatch.setattr(logging.getLogger("transformers"), "disabled", True)
 
 
-@pytest.fixture(scope="module", params=LAYERS)
+def tree_of(name):
+    if name == "hybrid":
+        return models.hybrid_tree()
+    layer = {"ffn": {"ffn_dim": 32}, **LAYERS[name]}
+    return {"vocab_size": VOCAB, "hidden_dim": 32, "num_layers": 2, "layer": layer}
+
+
+@pytest.fixture(scope="module", params=[*LAYERS, "hybrid"])
 def model(request):
-    layer = {"ffn": {"ffn_dim": 32}, **LAYERS[request.param]}
-    tree = {"vocab_size": VOCAB, "hidden_dim": 32, "num_layers": 2, "layer": layer}
+    tree = tree_of(request.param)
     decoder = Decoder(ModelConfig.parse(tree))
     init_weights(decoder, 0)
     with torch.no_grad():

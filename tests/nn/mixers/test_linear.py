@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 
@@ -9,7 +11,7 @@ from gatelm.config import ConfigError
 from gatelm.nn.block import Block, LayerConfig
 from gatelm.nn.check import check_layer
 from gatelm.nn.context import Context
-from gatelm.nn.masks import AttentionMask, positions_in_documents
+from gatelm.nn.masks import AttentionMask
 from gatelm.nn.mixers.linear import FEATURE_MAPS
 from gatelm.testing.linear import NAIVE_FEATURE_MAPS, reference_mixer
 
@@ -46,30 +48,10 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("with_documents", [False, True])
-def test_mixer_equals_the_naive_twin(name: str, with_documents: bool) -> None:
-    cfg = CASES[name]
-    block = Block(cfg, D, 0).double()
-    g = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in block.parameters():
-            parameter.normal_(0, 0.6, generator=g)
-    x, resid = (torch.randn(2, 9, D, generator=g, dtype=torch.float64) for _ in range(2))
-    documents, positions = None, torch.arange(9)
-    if with_documents:
-        documents = torch.tensor([[0, 0, 0, 1, 1, 2, 3, 3, 3], [-1, -1, 0, 0, 0, 0, 0, 0, 0]])
-        positions = positions_in_documents(documents)
-    context = Context(AttentionMask(9, 9, documents), positions)
-    parameters = dict(block.named_parameters())
-    used = {k: p for k, p in parameters.items() if k.startswith("attn.")}
-    ours = block.attn(x, resid, context)
-    theirs = reference_mixer(cfg, D, parameters, x, resid, documents)
-    torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=1e-9)
-    for a, b in zip(
-        torch.autograd.grad(ours.square().sum(), list(used.values())),
-        torch.autograd.grad(theirs.square().sum(), list(used.values())),
-        strict=True,
-    ):
-        torch.testing.assert_close(a, b, atol=1e-8, rtol=1e-8)
+def test_mixer_equals_the_naive_twin(
+    name: str, with_documents: bool, assert_equals_twin: Callable[..., None]
+) -> None:
+    assert_equals_twin(CASES[name], D, reference_mixer, with_documents)
 
 
 def test_weights_of_a_query_sum_to_one() -> None:

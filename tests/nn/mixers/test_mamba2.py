@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from transformers import Mamba2Config as LibraryConfig
 from transformers import Mamba2ForCausalLM
 
 from gatelm.config import ConfigError
-from gatelm.nn.block import Block, LayerConfig
+from gatelm.nn.block import LayerConfig
 from gatelm.nn.cache import KVCache
 from gatelm.nn.check import check_layer
-from gatelm.nn.context import Context
 from gatelm.nn.init import init_weights
-from gatelm.nn.masks import AttentionMask
 from gatelm.nn.mixers.mamba2 import Mamba2
 from gatelm.nn.model import Decoder, ModelConfig
 from gatelm.testing.linear import reference_mixer
@@ -53,28 +53,10 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("with_documents", [False, True])
-def test_mixer_equals_the_naive_twin(name: str, with_documents: bool) -> None:
-    cfg = CASES[name]
-    block = Block(cfg, D, 0).double()
-    g = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in block.parameters():
-            parameter.normal_(0, 0.6, generator=g)
-    x, resid = (torch.randn(2, 9, D, generator=g, dtype=torch.float64) for _ in range(2))
-    documents = torch.tensor([[0, 0, 0, 1, 1, 2, 3, 3, 3], [-1, -1, 0, 0, 0, 0, 0, 0, 0]])
-    documents = documents if with_documents else None
-    context = Context(AttentionMask(9, 9, documents), torch.arange(9))
-    parameters = dict(block.named_parameters())
-    used = {k: p for k, p in parameters.items() if k.startswith("attn.")}
-    ours = block.attn(x, resid, context)
-    theirs = reference_mixer(cfg, D, parameters, x, resid, documents)
-    torch.testing.assert_close(ours, theirs, atol=1e-9, rtol=1e-9)
-    for a, b in zip(
-        torch.autograd.grad(ours.square().sum(), list(used.values())),
-        torch.autograd.grad(theirs.square().sum(), list(used.values())),
-        strict=True,
-    ):
-        torch.testing.assert_close(a, b, atol=1e-8, rtol=1e-8)
+def test_mixer_equals_the_naive_twin(
+    name: str, with_documents: bool, assert_equals_twin: Callable[..., None]
+) -> None:
+    assert_equals_twin(CASES[name], D, reference_mixer, with_documents)
 
 
 LIBRARY = LibraryConfig(
