@@ -27,9 +27,27 @@ def test_the_shape_is_that_of_smollm2(benchmark):
 
 
 @pytest.mark.slow
-def test_it_measures_each_length():
-    command = [sys.executable, str(SCRIPT), "--lengths", "64,96", "--layers", "1", "--json"]
-    found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+def test_each_length_is_measured_once_and_kept(tmp_path):
+    out = tmp_path / "out"
+    command = [sys.executable, str(SCRIPT), str(out), "--layers", "1", "--lengths"]
+
+    def table(lengths: str) -> str:
+        done = subprocess.run([*command, lengths], check=True, capture_output=True, text=True)
+        assert done.stderr == ""
+        return done.stdout
+
+    table("64")
+    (file,) = (out / "runs").iterdir()
+    before = file.read_bytes()
+    text = table("64,96")
+    assert file.read_bytes() == before
+    found = [json.loads(f.read_text()) for f in sorted((out / "runs").iterdir())]
     assert [m["tokens"] for m in found] == [64, 96]
     assert found[0]["cache_mib"] == pytest.approx(2 * 3 * 64 * 4 * 64 / 2**20)
-    assert all(m["cpu_seconds"] > 0 and m["resident_mib"] > 0 for m in found)
+    assert all(m["cpu_seconds"] > 0 and m["resident_mib"] > m["added_mib"] > 0 for m in found)
+    assert text.splitlines()[-2].startswith("| 64 |")
+    (out / "reading.md").write_text("# Mine\n")
+    table("64,96,80")
+    readme = (out / "README.md").read_text()
+    assert readme.startswith("# Mine\n\n## 1 layers, no gate, chunks of 1024, 1 thread(s)")
+    assert [row.split(" | ")[0] for row in readme.splitlines()[-3:]] == ["| 64", "| 80", "| 96"]

@@ -9,7 +9,9 @@ from gatelm.analysis.metrics import describe
 from gatelm.cli.study import app
 from gatelm.config import ConfigError
 from gatelm.report import export
+from gatelm.report import metrics as shown
 from gatelm.report.export import MOST_SVG_BYTES, commands, export_study
+from gatelm.report.load import read_study
 
 Writer = Callable[..., Path]
 
@@ -34,7 +36,7 @@ def test_the_folder_says_what_came_out(study_writer: Writer, tmp_path: Path) -> 
     assert "# What gated attention does at small scale" in text
     assert "1 part and 6 runs, all finished." in text
     assert "- Published: A sparse, input-dependent gate after SDPA" in text
-    assert re.search(r"\| sdpa-head \| 2 of 2 \| .*\| 1,184,385 \| 129 \|", text)
+    assert re.search(r"\| in gates \| 0 \| 129 \| ", text)
     assert "under uniform attention: 0.0580." in text
     assert re.search(r"\| sdpa-head \| .0\.[^|]*\| [^|]* to [^|]*\| 2 \| [^|]*\| lower \|", text)
     assert re.search(
@@ -53,6 +55,41 @@ def test_the_folder_says_what_came_out(study_writer: Writer, tmp_path: Path) -> 
     assert 2 <= len(drawn) <= 4
     assert all(path.stat().st_size < MOST_SVG_BYTES for path in written if path.suffix == ".svg")
     assert (tmp_path / "record" / "results.csv").read_text().count("\n") == 7
+
+
+def rows_of(text: str, first: str) -> list[list[str]]:
+    """Cells of the table whose head starts so."""
+    (table,) = (t for t in text.split("\n\n") if t.startswith(first))
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines()]
+
+
+@pytest.mark.parametrize("down", ["arms", "metrics"])
+def test_what_there_is_more_of_stands_in_the_rows(
+    down: str, study_writer: Writer, tmp_path: Path
+) -> None:
+    def one_metric(results):
+        results["parts"]["text"]["metrics"] = ["val_loss"]
+
+    edit = one_metric if down == "arms" else None
+    root = study_writer("text", ["none", "sdpa-head"], (0, 1), edit=edit)
+    text = export_study(root, tmp_path / "record")[0].read_text()
+    head, _, *rows = rows_of(text, "| arm | seeds |" if down == "arms" else "| arm | none |")
+    arms, columns = [row[0] for row in rows], head[1:]
+    if down == "metrics":
+        arms, columns = columns, arms
+    assert arms == ["none", "sdpa-head"]
+    assert columns[:2] == ["seeds", "Validation loss (nats per token)"]
+    assert columns[-1] == "in gates"
+
+
+def test_only_primary_metrics_are_compared_in_sight(study_writer: Writer, tmp_path: Path) -> None:
+    root = study_writer("mechanism", ["none", "sdpa-head"], (0, 1))
+    text = export_study(root, tmp_path / "record")[0].read_text()
+    in_sight = re.sub(r"<details>.*?</details>", "", text, flags=re.DOTALL)
+    tests = re.compile(r"\*\*(.+?)\*\*.*minus `none`:")
+    (part,) = read_study(root).parts
+    assert tests.findall(in_sight) == [shown.describe(name).axis for name in part.primary_metrics]
+    assert len(tests.findall(text)) > len(part.primary_metrics)
 
 
 def test_a_reading_by_hand_survives_and_the_bytes_are_the_same(

@@ -13,3 +13,9 @@ def test_a_section_ends_at_the_next_heading_of_its_level():
     assert markdown.section(text, "Next") == "## Next\n\ntwo"
     assert markdown.section(text, "Absent") is None
     assert markdown.section("```\n## Reading\n```\n", "Reading") is None
+
+
+def test_folded_blocks_are_still_markdown():
+    text = markdown.folded("More", ["| a |", "", "b"])
+    assert text == "<details><summary>More</summary>\n\n| a |\n\nb\n\n</details>"
+    assert markdown.folded("More", ["", ""]) == ""

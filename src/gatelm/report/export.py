@@ -139,9 +139,7 @@ def _blocks(
     yield reading
     for part in study.parts:
         yield f"## {part.title}"
-        yield from _part(part)
-        for figure, name, _ in drawn[part.name]:
-            yield f"![{figure.title}]({name}.svg)"
+        yield from _part(part, [f"![{f.title}]({name}.svg)" for f, name, _ in drawn[part.name]])
     findings = check(load_registry(), [results])
     if findings:
         yield "## Published statements"
@@ -149,17 +147,20 @@ def _blocks(
     yield from _record(study)
 
 
-def _part(part: Part) -> Iterator[str]:
+def _part(part: Part, pictures: Sequence[str]) -> Iterator[str]:
+    """The question and its answer in pictures and primary metrics; the other metrics folded."""
     yield str(part.spec.get("question") or "")
     published = [str(claim) for claim in part.spec.get("claims") or ()]
     yield "\n".join(f"- Published: {markdown.cell(claim)}" for claim in published)
     yield str(part.spec.get("note") or "")
     yield "\n".join(f"- {line}" for line in unfinished(part))
+    yield from pictures
     yield _arms(part)
     yield _over_axis(part)
-    for metric in part.metrics:
-        if not _causal(metric):
-            yield _comparisons(part, metric)
+    compared = {name: _comparisons(part, name) for name in part.metrics if not _causal(name)}
+    yield from (table for name, table in compared.items() if name in part.primary_metrics)
+    others = [table for name, table in compared.items() if name not in part.primary_metrics]
+    yield markdown.folded("The other measures against the baseline", others)
     causal = causal_table(part)
     if causal is not None:
         yield HOW
@@ -173,26 +174,27 @@ def _causal(metric: str) -> bool:
 
 
 def _arms(part: Part) -> str:
-    """Mean and interval of every metric, a row an arm and setting."""
+    """Mean and interval of every metric; arms stand in the rows unless there are more metrics."""
     groups = part.groups()
     over_axis = _labels_over_axis(part)
     metrics = [name for name in part.metrics if not _causal(name) and name not in over_axis]
-    columns = [_means(part, metric, list(groups)) for metric in metrics]
-    rows = [
-        [
-            name,
-            f"{sum(run.status == FINISHED for run in runs)} of {len(runs)}",
-            *(column[i] for column in columns),
-            count(runs[0].record.get("parameters")),
-            count(runs[0].record.get("gate_parameters")),
-        ]
-        for i, (name, runs) in enumerate(groups.items())
-    ]
     confidence = percent(part.spec.get("confidence"))
-    head = ["arm", "seeds", *(describe(m).axis for m in metrics), "parameters", "in gates"]
     caption = f"Means over finished seeds, in brackets the {confidence} interval of the mean."
     caption += "".join(_uniform(part, metric) for metric in metrics)
-    return f"{caption}\n\n{markdown.table(head, rows, ['left'])}" if rows else ""
+    seeds = [
+        f"{sum(run.status == FINISHED for run in runs)} of {len(runs)}" for runs in groups.values()
+    ]
+    columns = {
+        "arm": list(groups),
+        "seeds": seeds,
+        **{describe(metric).axis: _means(part, metric, list(groups)) for metric in metrics},
+        "parameters": [count(runs[0].record.get("parameters")) for runs in groups.values()],
+        "in gates": [count(runs[0].record.get("gate_parameters")) for runs in groups.values()],
+    }
+    lines = [[head, *cells] for head, cells in columns.items()]
+    if len(metrics) <= len(groups):
+        lines = list(zip(*lines, strict=True))
+    return f"{caption}\n\n{markdown.table(lines[0], lines[1:], ['left'])}" if groups else ""
 
 
 def _over_axis(part: Part) -> str:
@@ -314,11 +316,12 @@ def _record(study: Study) -> Iterator[str]:
         "diverged and never dropped in silence."
     )
     names = dict.fromkeys(m for part in study.parts for m in part.metrics)
-    yield "\n".join(
+    definitions = "\n".join(
         f"- **{metric.label}** (`{name}`): {metric.definition}"
         for name, metric in ((name, describe(name)) for name in names)
         if not _causal(name)
     )
+    yield markdown.folded("What each measure is", [definitions])
     yield "## Run it again"
     yield markdown.code("\n".join(commands(results)))
     size = results.get("size")

@@ -26,6 +26,14 @@ def code(text: str) -> str:
     return f"```\n{text.strip()}\n```"
 
 
+def folded(summary: str, blocks: Sequence[str]) -> str:
+    """Blocks that are read when asked for; nothing where there are none."""
+    kept = [block for block in blocks if block]
+    if not kept:
+        return ""
+    return "\n\n".join([f"<details><summary>{summary}</summary>", *kept, "</details>"])
+
+
 def section(text: str, title: str) -> str | None:
     """The section `## title` of a document, heading included, up to the next of its level.
 
