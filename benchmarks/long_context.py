@@ -6,12 +6,16 @@ process of its own, in float32. `--layers` shortens the model: time is nearly pr
 layers; keys and values are, the rest of the memory (weights of the embedding, a chunk, a block of
 logits) is not.
 
-Peak memory is what reading adds to the resident memory of the process with the model in it, and
-the whole resident memory beside it. Seconds are those of the processor, which a busy machine does
-not stretch much.
+Added memory is the peak of the resident memory while reading less what is resident before it, with
+the model; the peak is given beside it. Seconds are those of the processor, which a busy machine
+does not stretch much.
 
-    python benchmarks/long_context.py [--lengths 4k,16k,64k,128k] [--layers 30] [--chunk 1024]
-        [--gates sdpa-element] [--threads 1] [--json]
+    python benchmarks/long_context.py [OUT] [--lengths 4k,16k,64k,128k] [--layers 30]
+        [--chunk 1024] [--gates sdpa-element] [--threads 1]
+
+A length takes TIMES. With OUT,
+each is kept there when it ends, the same command goes on from there, and README.md has the table,
+the text of reading.md in front of it.
 """
 
 from __future__ import annotations
@@ -22,16 +26,18 @@ import multiprocessing
 import resource
 import time
 from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.progress import track
+from rich.progress import Progress
 
 from gatelm.analysis.prefill import DecoderPrefill, token_losses
 from gatelm.cli.eval_long import parse_lengths, show_length
 from gatelm.config.load import load, packaged_recipes
 from gatelm.nn.init import init_weights
 from gatelm.nn.model import Decoder, ModelConfig
+from gatelm.train.files import write_json, write_text
 
 MIB = 2**20
 
@@ -42,8 +48,11 @@ class Measured:
 
     tokens: int
     layers: int
+    chunk_tokens: int
+    gates: list[str]
+    threads: int
     cpu_seconds: float
-    tokens_per_second: float
+    wall_seconds: float
     added_mib: float
     resident_mib: float
     cache_mib: float
@@ -58,36 +67,48 @@ def config(layers: int, gates: list[str]) -> ModelConfig:
     return ModelConfig.parse(tree)
 
 
-def measure(
-    cfg: ModelConfig, tokens: int, chunk: int, threads: int, device: str = "cpu"
-) -> Measured:
+def measure(layers: int, gates: list[str], tokens: int, chunk: int, threads: int) -> Measured:
     """Read `tokens` random tokens once."""
     torch.set_num_threads(threads)
+    cfg = config(layers, gates)
     model = Decoder(cfg)
     init_weights(model, 0)
-    model.eval().to(device)
+    model.eval()
     assert cfg.vocab_size is not None
     text = torch.randint(cfg.vocab_size, (tokens,), generator=torch.Generator().manual_seed(0))
-    before, started = _resident_mib(), time.process_time()
-    losses = token_losses(DecoderPrefill(model), text, chunk_tokens=chunk)
-    seconds, after = time.process_time() - started, _resident_mib()
+    before, cpu, wall = _resident_mib(), time.process_time(), time.monotonic()
+    with _bar() as bar:
+        task = bar.add_task(f"{show_length(tokens)} tokens", total=_work(tokens))
+        losses = token_losses(
+            DecoderPrefill(model),
+            text,
+            chunk_tokens=chunk,
+            report=lambda done: bar.update(task, completed=_work(done)),
+        )
+    cpu, wall, peak = time.process_time() - cpu, time.monotonic() - wall, _peak_mib()
     assert losses.isfinite().all()
     mixer = cfg.layer.mixer
     assert mixer.kind == "attention"
-    per_token = 2 * cfg.num_layers * mixer.kv_heads * mixer.width(cfg.hidden_dim) * 4
-    return Measured(
-        tokens,
-        cfg.num_layers,
-        seconds,
-        tokens / seconds,
-        after - before,
-        after,
-        per_token * tokens / MIB,
-    )
+    cache = 2 * layers * mixer.kv_heads * mixer.width(cfg.hidden_dim) * 4 * tokens / MIB
+    return Measured(tokens, layers, chunk, gates, threads, cpu, wall, peak - before, peak, cache)
+
+
+def _bar() -> Progress:
+    console = Console(stderr=True)
+    return Progress(console=console, disable=not console.is_terminal)
+
+
+def _work(done: int, per_token: int = 20_000) -> float:
+    """What reading so many tokens costs, in keys seen; `per_token` is the rest of the model's."""
+    return done * per_token + done * done / 2
 
 
 def _resident_mib() -> float:
-    """The largest resident memory of this process so far."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / MIB
+
+
+def _peak_mib() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
@@ -99,7 +120,7 @@ def in_a_process(*arguments) -> Measured:
     """`measure` in a fresh process."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_worker, args=(theirs, *arguments))
+    process = context.Process(target=_worker, args=(theirs, *arguments), daemon=True)
     process.start()
     theirs.close()
     try:
@@ -110,33 +131,62 @@ def in_a_process(*arguments) -> Measured:
         process.join()
 
 
+def table(found: list[Measured]) -> str:
+    """Markdown, a row a length."""
+    lines = [
+        "| tokens | CPU seconds | tokens/s | added memory | peak | keys and values |",
+        "|---|---|---|---|---|---|",
+    ]
+    for m in sorted(found, key=lambda m: m.tokens):
+        lines.append(
+            f"| {show_length(m.tokens)} | {m.cpu_seconds:,.0f} | {m.tokens / m.cpu_seconds:,.0f} | "
+            f"{m.added_mib:,.0f} MiB | {m.resident_mib:,.0f} MiB | {m.cache_mib:,.0f} MiB |"
+        )
+    return "\n".join(lines)
+
+
+def report(out: Path) -> None:
+    """README.md, from all that is in the folder."""
+    runs = [Measured(**json.loads(file.read_text())) for file in (out / "runs").glob("*.json")]
+    reading = out / "reading.md"
+    parts = [reading.read_text(encoding="utf-8").rstrip()] if reading.is_file() else []
+    kinds = sorted({(m.layers, tuple(m.gates), m.chunk_tokens, m.threads) for m in runs})
+    for layers, gates, chunk, threads in kinds:
+        gated = f"gates {', '.join(gates)}" if gates else "no gate"
+        parts.append(f"## {layers} layers, {gated}, chunks of {chunk}, {threads} thread(s)")
+        kind = (layers, gates, chunk, threads)
+        some = [m for m in runs if (m.layers, tuple(m.gates), m.chunk_tokens, m.threads) == kind]
+        parts.append(table(some))
+    write_text(out / "README.md", "\n\n".join(parts) + "\n")
+
+
 def main() -> None:
-    """Measure and print."""
+    """Measure, keep and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("out", type=Path, nargs="?")
     parser.add_argument("--lengths", default="4k,16k,64k,128k")
     parser.add_argument("--layers", type=int, default=30)
     parser.add_argument("--chunk", type=int, default=1024)
     parser.add_argument("--gates", nargs="*", default=[])
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    cfg, lengths = config(options.layers, options.gates), parse_lengths(options.lengths)
-    console = Console(stderr=True)
-    found = [
-        in_a_process(cfg, tokens, options.chunk, options.threads)
-        for tokens in track(lengths, "lengths", console=console, disable=not console.is_terminal)
-    ]
-    if options.json:
-        print(json.dumps([asdict(m) for m in found]))
-        return
+    config(options.layers, options.gates)  # refuses a wrong gate before anything runs
+    found = []
+    for tokens in parse_lengths(options.lengths):
+        shape = [options.layers, options.gates, tokens, options.chunk, options.threads]
+        if options.out is None:
+            found.append(in_a_process(*shape))
+            continue
+        gates = "+".join(options.gates) or "none"
+        name = f"{options.layers}-{gates}-{tokens}-{options.chunk}-{options.threads}.json"
+        file = options.out / "runs" / name
+        if not file.is_file():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_json(file, asdict(in_a_process(*shape)))
+            report(options.out)
+        found.append(Measured(**json.loads(file.read_text())))
     print(f"{options.layers} layers, chunks of {options.chunk}, {options.threads} thread(s)")
-    print("| tokens | CPU seconds | tokens/s | added memory | resident | keys and values |")
-    print("|---|---|---|---|---|---|")
-    for m in found:
-        print(
-            f"| {show_length(m.tokens)} | {m.cpu_seconds:,.0f} | {m.tokens_per_second:,.0f} | "
-            f"{m.added_mib:,.0f} MiB | {m.resident_mib:,.0f} MiB | {m.cache_mib:,.0f} MiB |"
-        )
+    print(table(found))
 
 
 if __name__ == "__main__":
