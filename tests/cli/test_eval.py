@@ -1,3 +1,4 @@
+import inspect
 import json
 
 import pytest
@@ -5,6 +6,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from typer.testing import CliRunner
 
+from gatelm.cli.eval import ASKED_BY, USED_BY, evaluate
 from gatelm.cli.main import app
 from gatelm.data.tokenizer import byte_tokenizer
 from gatelm.nn.init import init_weights
@@ -81,6 +83,30 @@ def test_mistakes_are_one_sentence(folder, text, options, sentence):
     assert "\n" not in str(result.exception)
 
 
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ("--window 8", "--window has no use here; it belongs to --by-position"),
+        ("--by-position --first-tokens 4", "--first-tokens has no use here; it belongs to --by-"),
+        ("--by-position --stride 4", "belongs to the perplexity of a text (without --tasks and"),
+        ("--tasks passkey --seq-len 8", "--seq-len has no use here"),
+        ("--limit 3", "it belongs to --tasks of lm-evaluation-harness"),
+        ("--tasks recall --out x", "--out has no use here; it belongs to retrieval --tasks"),
+    ],
+)
+def test_an_option_that_nothing_would_use_is_refused(folder, options, sentence):
+    result = run(folder(), *options.split())
+    assert result.exit_code != 0
+    assert sentence in str(result.exception)
+
+
+def test_every_option_says_what_uses_it():
+    shared = {"model", "by_position", "tasks", "device", "dtype", "as_json"}
+    names = set(inspect.signature(evaluate).parameters) - {"context"}
+    assert set(USED_BY) == names - shared
+    assert {use for uses in USED_BY.values() for use in uses} == set(ASKED_BY)
+
+
 def test_a_model_that_cannot_read_text_says_so(folder, text):
     result = run(folder("bare", tokenizer=False), "--data", text)
     assert "has no tokenizer, so it cannot read text" in str(result.exception)
@@ -139,6 +165,9 @@ def test_long_documents_by_position(folder, text):
     assert found["streaming"][1]["loss"] == pytest.approx(found["lengths"][1]["loss"], rel=1e-4)
     shown = run(folder("other"), "--data", text, "--by-position", "--lengths", "64").stdout
     assert "the first 64 tokens of 1 of 1 documents that long" in shown
+    own = json.loads(run(folder("own"), "--data", text, "--by-position", "--json").stdout)
+    # the context that the folder states
+    assert [entry["length_tokens"] for entry in own["by_position"]["lengths"]] == [16]
 
 
 def test_retrieval_tasks_score_draw_and_go_on(folder, tmp_path):
@@ -169,7 +198,10 @@ def test_retrieval_tasks_score_draw_and_go_on(folder, tmp_path):
     [
         (["--by-position", "--lengths", "1q"], "--lengths 1q: '1q' is no length"),
         (["--by-position", "--lengths", "4k"], "the longest document has"),
-        (["--by-position", "--first-tokens", "two"], "--first-tokens two: write numbers"),
+        (
+            ["--by-position", "--window", "8", "--first-tokens", "two"],
+            "--first-tokens two: write numbers",
+        ),
         (["--tasks", "passkey", "--lengths", "32"], "passkey: 32 tokens are too few"),
     ],
 )

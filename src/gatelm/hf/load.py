@@ -35,7 +35,13 @@ from gatelm.config.base import nearest
 from gatelm.hf.paper_release import PaperForCausalLM, is_paper_release, paper_config
 from gatelm.hf.probe import HFProbe
 from gatelm.hf.tokenizer import GatelmTokenizer, HFTokenizer
-from gatelm.train.export import TOKENIZER, TOKENIZER_CONFIG, is_gatelm_config, load_model
+from gatelm.train.export import (
+    CONTEXT,
+    TOKENIZER,
+    TOKENIZER_CONFIG,
+    is_gatelm_config,
+    load_model,
+)
 
 DTYPES = {
     "float32": torch.float32,
@@ -78,6 +84,32 @@ def open_model(
     if path.is_dir():
         return _from_folder(path, device, wanted)
     return _from_gguf(_gguf_in_package(str(where)), device, wanted)
+
+
+def open_reader(
+    where: str | Path, *, device: str | torch.device = "auto", dtype: str | torch.dtype = "float32"
+) -> tuple[Probe, TextTokenizer]:
+    """`open_model`, for a model that is to read text.
+
+    Raises:
+        ConfigError: when it cannot be opened, or has no tokenizer.
+    """
+    probe, tokenizer = open_model(where, device=device, dtype=dtype)
+    if tokenizer is None:
+        raise ConfigError(f"{where}: the model has no tokenizer, so it cannot read text")
+    return probe, tokenizer
+
+
+def stated_context(where: str | Path, probe: Probe) -> int | None:
+    """The tokens of context that an opened model's config states, if it does."""
+    if isinstance(probe, HFProbe):
+        config = probe.model.config.get_text_config()
+        return getattr(config, "max_position_embeddings", None)
+    for folder in (Path(where).expanduser(), Path(where).expanduser() / "model"):
+        if (folder / "config.json").is_file():
+            tree = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+            return tree.get(CONTEXT)
+    return None
 
 
 def _device(device: str | torch.device) -> torch.device:
