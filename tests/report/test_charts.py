@@ -58,3 +58,25 @@ def test_long_axis_titles_are_wrapped() -> None:
     lines = axes.wrapped("difference in validation loss (nats per token); lower is better")
     assert len(lines) == 2
     assert max(map(len, lines)) <= 38
+
+
+@pytest.mark.parametrize(
+    ("places", "kind"), [((2, 4, 8, 16), "log"), ((1, 2, 3), "linear"), ((0.5,), "linear")]
+)
+def test_intervals_of_arms_stand_beside_each_other_around_their_setting(places, kind) -> None:
+    rows = [
+        {"arm": arm, "x": x, "mean": 1.0, "low": 0.5, "high": 1.5, "n": 3}
+        for arm in ("none", "gate")
+        for x in places
+    ]
+    spec = intervals.along_axis(rows, PALETTE, title="t", x_title="x", y_title="y").to_dict()
+    x = spec["layer"][0]["encoding"]["x"]
+    assert x["scale"]["type"] == kind
+    assert x["axis"]["values"] == list(places)
+    shared = spec["layer"][0].get("data") or spec["data"]
+    drawn = shared["values"] if "values" in shared else spec["datasets"][shared["name"]]
+    at = {(row["arm"], row["x"]): row["at"] for row in drawn}
+    for place in places:
+        if len(places) > 1:
+            assert at["none", place] < place < at["gate", place]
+        assert at["none", place] == pytest.approx(place, rel=0.05)

@@ -71,19 +71,22 @@ def along_axis(
 ) -> Chart:
     """Means with their intervals along a setting, one line an arm.
 
-    Rows: arm, x, mean, low, high (None without an interval), n. A setting that spans a decade or
-    more is drawn on a logarithmic scale.
+    Rows: arm, x, mean, low, high (None without an interval), n. A setting that spans three
+    doublings or more is drawn on a logarithmic scale. Arms stand a little beside each other, so
+    that no interval covers another.
     """
-    places = sorted({float(row["x"]) for row in rows})
-    wide = places[0] > 0 and places[-1] >= 10 * places[0]
+    places, arms = sorted({float(row["x"]) for row in rows}), unique(rows, "arm")
+    wide = places[0] > 0 and places[-1] >= 8 * places[0]
+    rows = [{**row, "at": _beside(row, arms, places, wide)} for row in rows]
+    ends = (min(row["at"] for row in rows), max(row["at"] for row in rows))
     x = (
-        alt.X("x:Q")
+        alt.X("at:Q")
         .title(x_title)
-        .scale(scale(None, "log" if wide else "linear", padding=8))
+        .scale(scale(ends, "log" if wide else "linear", padding=8))
         .axis(values=places, format="~g", labelOverlap=True)
     )
     y = alt.Y("mean:Q").title(wrapped(y_title)).scale(scale(None))
-    color = arm_color(palette, unique(rows, "arm"))
+    color = arm_color(palette, arms)
     tooltip = [
         alt.Tooltip("arm:N"),
         alt.Tooltip("x:Q", title=x_title, format="~g"),
@@ -100,6 +103,15 @@ def along_axis(
         .encode(x, alt.Y("low:Q").title(wrapped(y_title)), y2="high:Q", color=color),
     ]
     return layered(layers, title, 260)
+
+
+def _beside(row: Row, arms: Sequence[str], places: Sequence[float], wide: bool) -> float:
+    """Where an arm's mean stands: its setting, moved by up to 2 % of the axis."""
+    shift = 0.04 * ((arms.index(row["arm"]) + 0.5) / len(arms) - 0.5)
+    x = float(row["x"])
+    if wide:
+        return x * (places[-1] / places[0]) ** shift
+    return x + (places[-1] - places[0]) * shift
 
 
 def differences(rows: Sequence[Row], palette: Palette, *, title: str, x_title: str) -> Chart:
