@@ -332,7 +332,7 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("out", type=Path)
     parser.add_argument("--lengths", default="16k,32k")
-    parser.add_argument("--methods", default="none,linear,ntk,dynamic_ntk,yarn,yarn_rotations")
+    parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--documents", type=int, default=1, help="at each length")
     parser.add_argument("--chunk-tokens", type=int, default=1024)
     parser.add_argument("--threads", type=int, default=1)
