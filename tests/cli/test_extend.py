@@ -78,6 +78,7 @@ def test_json_is_for_programs(folder, tmp_path):
         (["--to", "8"], "was trained on 16 tokens already"),
         (["--to", "64", "--set", "beta"], "--set beta: expected KEY=VALUE"),
         (["--to", "64", "--train-length", "32"], "says nothing without --train-tokens"),
+        (["--to", "64", "--lr", "1e-3"], "--lr: says nothing without --train-tokens"),
         (
             ["--to", "64", "--train-tokens", "1k", "--train-length", "128"],
             "--train-length 128: is more than --to 64",

@@ -21,6 +21,7 @@ from gatelm.cli.eval_recall import recall
 from gatelm.cli.eval_recall import table as recall_table
 from gatelm.cli.eval_retrieval import retrieval
 from gatelm.cli.eval_retrieval import table as retrieval_table
+from gatelm.cli.options import typed
 
 if TYPE_CHECKING:
     from gatelm.analysis.probe import Probe
@@ -252,15 +253,11 @@ def evaluate(
 def _refuse_unused(context: typer.Context, asked: dict[str, bool]) -> None:
     from gatelm.config import ConfigError
 
-    for option in context.command.params:
-        uses = USED_BY.get(option.name or "")
-        source = context.get_parameter_source(option.name or "")
-        given = source is not None and source.name == "COMMANDLINE"
-        if uses and given and not any(asked[use] for use in uses):
-            raise ConfigError(
-                f"{option.opts[0]} has no use here; it belongs to "
-                + ", or ".join(ASKED_BY[use] for use in uses)
-            )
+    for name, spelling in typed(context):
+        uses = USED_BY.get(name, ())
+        if uses and not any(asked[use] for use in uses):
+            belongs = ", or ".join(ASKED_BY[use] for use in uses)
+            raise ConfigError(f"{spelling} has no use here; it belongs to {belongs}")
 
 
 def _counts(text: str | None) -> list[int]:

@@ -8,11 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gatelm.cli.options import typed
+
 if TYPE_CHECKING:
     from gatelm.hf.extend import Extended
 
 
+OF_TRAINING = ("train_length", "data", "batch_size", "lr", "device")
+"""Options that only continued training uses."""
+
+
 def extend(
+    context: typer.Context,
     source: Annotated[
         str,
         typer.Argument(
@@ -80,8 +87,9 @@ def extend(
     from gatelm.train.progress import ProgressDisplay
     from gatelm.train.stop import StopSignals
 
-    if train_tokens is None and train_length is not None:
-        raise ConfigError("--train-length: says nothing without --train-tokens")
+    for name, spelling in typed(context):
+        if train_tokens is None and name in OF_TRAINING:
+            raise ConfigError(f"{spelling}: says nothing without --train-tokens")
     request = Request(
         to_tokens=_tokens(to, "--to"),
         method=method,
