@@ -204,7 +204,7 @@ def test_commands_leave_the_folder_out():
         "gatelm study claims runs/a",
         "gatelm study export runs/a DEST",
     ]
-    typed = "x --out '/a b' --reuse /tmp/controls --set y=1"
+    typed = "x --out '/a b' --reuse /tmp/controls --reuse /tmp/mine --set y=1"
     assert commands({"study": "a", "command": typed})[0] == "x --reuse runs/controls --set y=1"
 
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from gatelm.config.load import packaged_recipes
+
 if TYPE_CHECKING:
     from gatelm.study.plan import PlannedRun
 
@@ -59,7 +61,10 @@ def write_atomic(path: Path, text: str) -> None:
 
 
 def typed_command(results: Mapping[str, Any]) -> str:
-    """The command that ran a study, from its results, with the folders it would use by default."""
+    """The command that ran a study, from its results, with the folders it would use by default.
+
+    Runs taken from a folder that no shipped study makes are trained by whoever types it.
+    """
     name = str(results.get("study") or "NAME")
     words = iter(shlex.split(str(results.get("command") or f"gatelm study run {name}")))
     out = []
@@ -67,7 +72,9 @@ def typed_command(results: Mapping[str, Any]) -> str:
         if word == "--out":
             next(words, None)
         elif word == "--reuse":
-            out += [word, f"runs/{Path(next(words, '')).name}"]
+            reused = Path(next(words, "")).name
+            if (packaged_recipes() / "studies" / f"{reused}.yaml").is_file():
+                out += [word, f"runs/{reused}"]
         else:
             out.append(word)
     return shlex.join(out)
