@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from gatelm.cli.bar import progress_bar
 from gatelm.config import ConfigError
 
 if TYPE_CHECKING:
@@ -212,9 +213,10 @@ def _streaming(probe: Probe, ids: list[int], options: Options, console: Console)
     tokens = torch.tensor(ids[: window * STREAMED_WINDOWS * 2])
     _say(console, f"  streaming {len(tokens)} tokens through a cache of {window}")
     try:
-        table = compare_first_tokens(
-            hand_over(probe), tokens, window_tokens=window, reference=probe
-        )
+        with progress_bar(console) as progress:
+            table = compare_first_tokens(
+                hand_over(probe), tokens, window_tokens=window, reference=probe, progress=progress
+            )
     except ValueError as error:
         return {"error": str(error)}
     return table.to_json()

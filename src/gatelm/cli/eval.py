@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from gatelm.cli.bar import progress_bar
 from gatelm.cli.eval_long import (
     UNSTATED_TOKENS,
     one_sentence,
     parse_lengths,
     position_lines,
-    progress_bar,
 )
 from gatelm.cli.eval_long import by_position as long_documents
 from gatelm.cli.eval_long import table as long_table

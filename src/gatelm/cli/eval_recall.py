@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gatelm.cli.eval_long import one_sentence, progress_bar, show_length
+from gatelm.cli.bar import progress_bar
+from gatelm.cli.eval_long import one_sentence, show_length
 from gatelm.config import ConfigError
 
 NAME = "recall"

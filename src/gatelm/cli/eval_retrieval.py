@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gatelm.cli.eval_long import one_sentence, progress_bar, show_length
+from gatelm.cli.bar import progress_bar
+from gatelm.cli.eval_long import one_sentence, show_length
 from gatelm.config import ConfigError
 
 if TYPE_CHECKING:
