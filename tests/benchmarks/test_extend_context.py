@@ -43,12 +43,12 @@ def folder(tmp_path):
 def test_losses_are_those_of_the_scaled_model_and_runs_are_kept(
     benchmark, folder, tmp_path, monkeypatch, capsys
 ):
-    words = [str(folder), str(tmp_path / "out"), "--lengths", "4k", "--methods", "none,yarn"]
+    words = [str(folder), str(tmp_path / "out"), "--lengths", "4k", "--methods", "none,yarn,window"]
     monkeypatch.setattr("sys.argv", ["extend_context", *words])
     benchmark.main()
     runs = sorted((tmp_path / "out" / "runs").iterdir())
-    assert [run.name.split("-")[0] for run in runs] == ["none", "yarn"]
-    found = json.loads(runs[1].read_text())
+    assert [run.name.split("-")[0] for run in runs] == ["none", "window", "yarn"]
+    found = json.loads(runs[2].read_text())
     model = load_model(folder)[0]
     longer = Decoder(scaled(model.cfg, "yarn", 2.0, ORIGINAL)).eval()
     longer.load_state_dict(model.state_dict())
@@ -61,6 +61,18 @@ def test_losses_are_those_of_the_scaled_model_and_runs_are_kept(
     expected = [losses[max(0, BLOCK * i - 1) : BLOCK * (i + 1) - 1].mean() for i in range(16)]
     torch.testing.assert_close(
         torch.tensor(found["losses"]), torch.stack(expected), atol=1e-3, rtol=1e-3
+    )
+    windowed = torch.tensor(json.loads(runs[1].read_text())["losses"])
+    with torch.no_grad():
+        # the second window starts at half of the length and adds its second half
+        logits = model(ids[None, ORIGINAL // 2 : ORIGINAL * 3 // 2])[0, ORIGINAL // 2 - 1 : -1]
+    added = ids[ORIGINAL : ORIGINAL * 3 // 2]
+    expected = torch.nn.functional.cross_entropy(logits, added, reduction="none")
+    torch.testing.assert_close(
+        windowed[ORIGINAL // BLOCK : ORIGINAL * 3 // 2 // BLOCK],
+        expected.view(-1, BLOCK).mean(1),
+        atol=1e-3,
+        rtol=1e-3,
     )
     text = (tmp_path / "out" / "README.md").read_text()
     assert (

@@ -8,7 +8,7 @@ arXiv 2309.00071.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -218,14 +218,11 @@ def sliding_windows(
     _check(model, documents, [documents.num_tokens])
     total, targets, means = 0.0, 0, []
     for index, tokens in enumerate(documents.tokens):
-        scored = start = 0
-        while scored < len(tokens):
-            stop = min(start + window_tokens, len(tokens))
-            losses = token_losses(model, tokens[start:stop], chunk_tokens=chunk_tokens)
-            new = losses[len(losses) - min(stop - scored, len(losses)) :].double()
-            total, targets = total + float(new.sum()), targets + len(new)
-            means.append(float(new.mean()))
-            scored, start = stop, start + stride_tokens
+        scored = 1  # the first token is no target
+        for new in window_losses(model, tokens, window_tokens, stride_tokens, chunk_tokens):
+            total, targets = total + float(new.double().sum()), targets + len(new)
+            means.append(float(new.double().mean()))
+            scored += len(new)
             if progress is not None:
                 whole = len(tokens) * len(documents.tokens)
                 progress(f"windows of {window_tokens:,}", index * len(tokens) + scored, whole)
@@ -234,6 +231,23 @@ def sliding_windows(
     return SlidingLoss(
         window_tokens, stride_tokens, mean, sum(means) / len(means), bits, targets, len(means)
     )
+
+
+def window_losses(
+    model: Prefill,
+    tokens: Int[Tensor, " T"],
+    window_tokens: int,
+    stride_tokens: int,
+    chunk_tokens: int = CHUNK_TOKENS,
+) -> Iterator[Float[Tensor, " t"]]:
+    """Nats of the tokens that each window adds, each window run from its start; the first adds all
+    but the first token."""
+    scored = start = 0
+    while scored < len(tokens):
+        stop = min(start + window_tokens, len(tokens))
+        losses = token_losses(model, tokens[start:stop], chunk_tokens=chunk_tokens)
+        yield losses[len(losses) - min(stop - scored, len(losses)) :]
+        scored, start = stop, start + stride_tokens
 
 
 def _check(model: Prefill, documents: LongDocuments, lengths: Sequence[int]) -> None:
