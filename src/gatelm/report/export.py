@@ -184,14 +184,13 @@ def _arms(part: Part) -> str:
     seeds = [
         f"{sum(run.status == FINISHED for run in runs)} of {len(runs)}" for runs in groups.values()
     ]
-    columns = {
-        "arm": list(groups),
-        "seeds": seeds,
-        **{describe(metric).axis: _means(part, metric, list(groups)) for metric in metrics},
-        "parameters": [count(runs[0].record.get("parameters")) for runs in groups.values()],
-        "in gates": [count(runs[0].record.get("gate_parameters")) for runs in groups.values()],
-    }
-    lines = [[head, *cells] for head, cells in columns.items()]
+    lines: list[Sequence[str]] = [
+        ["arm", *groups],
+        ["seeds", *seeds],
+        *([describe(metric).axis, *_means(part, metric, list(groups))] for metric in metrics),
+        ["parameters", *(count(runs[0].record.get("parameters")) for runs in groups.values())],
+        ["in gates", *(count(runs[0].record.get("gate_parameters")) for runs in groups.values())],
+    ]
     if len(metrics) <= len(groups):
         lines = list(zip(*lines, strict=True))
     return f"{caption}\n\n{markdown.table(lines[0], lines[1:], ['left'])}" if groups else ""
