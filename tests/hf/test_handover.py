@@ -8,6 +8,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from gatelm.analysis.gatelm_probe import GatelmProbe
 from gatelm.analysis.handover import DecoderHandover
 from gatelm.context.streaming import compare_first_tokens, streaming_losses
+from gatelm.hf.attention import implementation
 from gatelm.hf.handover import hand_over
 from gatelm.hf.probe import HFProbe
 from gatelm.nn.init import init_weights
@@ -69,7 +70,10 @@ def text(num_tokens=30):
 def test_one_layer_sees_what_it_would_see_in_the_cached_tokens_alone(
     family, first_tokens, window_tokens
 ):
-    """The model's ordinary forward over the tokens in the cache, at their positions there."""
+    """The model's ordinary forward over the tokens in the cache, at their positions there.
+
+    Eager: some versions' sdpa leaves out a cap on the scores.
+    """
     settings = {k: v[:1] if isinstance(v, list) else v for k, v in ROTARY[family].items()}
     probe, tokens = build(family, 1, **settings), text()
     losses = streaming_losses(
@@ -81,7 +85,7 @@ def test_one_layer_sees_what_it_would_see_in_the_cached_tokens_alone(
     )
     for i in range(29):
         cached = {*range(min(first_tokens, i + 1)), *range(max(0, i + 1 - window_tokens), i + 1)}
-        with torch.no_grad():
+        with torch.no_grad(), implementation(probe.model, "eager"):
             logits = probe.model(input_ids=tokens[None, sorted(cached)]).logits[0, -1]
         expected = F.cross_entropy(logits.float(), tokens[i + 1])
         torch.testing.assert_close(losses[i], expected, rtol=1e-4, atol=1e-4, msg=f"token {i}")

@@ -7,6 +7,7 @@ from gatelm.analysis.gatelm_probe import GatelmProbe
 from gatelm.analysis.prefill import DecoderPrefill, Prefill, continue_greedily, token_losses
 from gatelm.config import ConfigError
 from gatelm.data.tokenizer import byte_tokenizer
+from gatelm.hf.attention import implementation
 from gatelm.hf.prefill import HFPrefill, open_prefill, prefill_of
 from gatelm.hf.probe import HFProbe
 from gatelm.nn.init import init_weights
@@ -74,8 +75,11 @@ def text(num_tokens):
 
 
 def whole(probe, tokens):
-    """Losses of one forward of the library's own, which a longer text before would change."""
-    with torch.no_grad():
+    """Losses of one forward of the library's own, which a longer text before would change.
+
+    Eager: some versions' sdpa leaves out a cap on the scores.
+    """
+    with torch.no_grad(), implementation(probe.model, "eager"):
         probe.model(input_ids=tokens[None, :1], use_cache=False)
         logits = probe.model(input_ids=tokens[None, :-1], use_cache=False).logits[0]
     return F.cross_entropy(logits.float(), tokens[1:], reduction="none")
