@@ -13,9 +13,9 @@ does not stretch much.
     python benchmarks/long_context.py [OUT] [--lengths 4k,16k,64k,128k] [--layers 30]
         [--chunk 1024] [--gates sdpa-element] [--threads 1]
 
-A length takes TIMES. With OUT,
-each is kept there when it ends, the same command goes on from there, and README.md has the table,
-the text of reading.md in front of it.
+4k take half a minute of one core, 16k some minutes, 64k more than half an hour, 128k two hours.
+With OUT each length is kept there when it ends, the same command goes on from there, and README.md
+has the table, the text of reading.md in front of it.
 """
 
 from __future__ import annotations
