@@ -26,6 +26,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from gatelm.analysis.prefill import DecoderPrefill, token_losses
+from gatelm.cli.eval_long import parse_lengths
 from gatelm.context.scaling import METHODS, scaled
 from gatelm.data.corpora import CORPORA
 from gatelm.eval.long import window_losses
@@ -352,11 +353,6 @@ def _chart(
     write_text(out / f"{name}.svg", figures.svg(Figure(name, chart, context=titles[1])))
 
 
-def tokens(text: str) -> int:
-    """32k is 32,768."""
-    return int(text[:-1]) * 1024 if text.endswith("k") else int(text)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model")
@@ -369,7 +365,7 @@ def main() -> None:
     parser.add_argument("--skipped", action="store_true", help="short texts, far positions")
     parser.add_argument("--report", action="store_true", help="measure nothing")
     args = parser.parse_args()
-    args.lengths = [tokens(each) for each in args.lengths.split(",")]
+    args.lengths = parse_lengths(args.lengths)
     args.methods = args.methods.split(",")
     assert set(args.methods) <= {*METHODS, WINDOW}
     if not args.report:

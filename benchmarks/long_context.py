@@ -150,13 +150,13 @@ def report(out: Path) -> None:
     runs = [Measured(**json.loads(file.read_text())) for file in (out / "runs").glob("*.json")]
     reading = out / "reading.md"
     parts = [reading.read_text(encoding="utf-8").rstrip()] if reading.is_file() else []
-    kinds = sorted({(m.layers, tuple(m.gates), m.chunk_tokens, m.threads) for m in runs})
-    for layers, gates, chunk, threads in kinds:
+    kinds: dict[tuple[int, tuple[str, ...], int, int], list[Measured]] = {}
+    for m in runs:
+        kinds.setdefault((m.layers, tuple(m.gates), m.chunk_tokens, m.threads), []).append(m)
+    for (layers, gates, chunk, threads), found in sorted(kinds.items(), key=lambda kind: kind[0]):
         gated = f"gates {', '.join(gates)}" if gates else "no gate"
         parts.append(f"## {layers} layers, {gated}, chunks of {chunk}, {threads} thread(s)")
-        kind = (layers, gates, chunk, threads)
-        some = [m for m in runs if (m.layers, tuple(m.gates), m.chunk_tokens, m.threads) == kind]
-        parts.append(table(some))
+        parts.append(table(found))
     write_text(out / "README.md", "\n\n".join(parts) + "\n")
 
 

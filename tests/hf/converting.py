@@ -10,6 +10,7 @@ from transformers import (
 )
 
 from gatelm.hf.paper_release import PaperForCausalLM, paper_config
+from gatelm.hf.wrapper import GatelmForCausalLM
 from gatelm.nn.init import init_weights
 from gatelm.nn.model import Decoder, ModelConfig
 from gatelm.train.export import export_model
@@ -218,3 +219,13 @@ def gatelm_folder(folder, tree=None, seed=0):
             parameter.add_(noise) if parameter.dim() == 1 else parameter.copy_(noise)
     export_model(folder, model, None, {})
     return folder
+
+
+def inside_transformers(tree):
+    """A model inside transformers, with weights so large that its logits differ."""
+    decoder = Decoder(ModelConfig.parse(tree, "model"))
+    init_weights(decoder, 0)
+    with torch.no_grad():
+        for parameter in decoder.parameters():
+            parameter.mul_(8.0 if parameter.dim() > 1 else 1.0)
+    return GatelmForCausalLM.from_decoder(decoder.eval(), pad_token_id=0)

@@ -9,9 +9,6 @@ import torch
 from transformers import DynamicCache
 
 from gatelm.hf.cache import LibraryCache, StateLayer
-from gatelm.hf.wrapper import GatelmForCausalLM
-from gatelm.nn.init import init_weights
-from gatelm.nn.model import Decoder, ModelConfig
 
 _spec = util.spec_from_file_location("converting", Path(__file__).with_name("converting.py"))
 assert _spec is not None
@@ -27,12 +24,7 @@ def _quiet(monkeypatch):
 
 @pytest.fixture(scope="module")
 def model():
-    decoder = Decoder(ModelConfig.parse(models.hybrid_tree(), "model"))
-    init_weights(decoder, 0)
-    with torch.no_grad():
-        for parameter in decoder.parameters():
-            parameter.mul_(8.0 if parameter.dim() > 1 else 1.0)
-    return GatelmForCausalLM.from_decoder(decoder.eval(), pad_token_id=0)
+    return models.inside_transformers(models.hybrid_tree())
 
 
 def tokens(rows, length, seed=1):

@@ -8,10 +8,6 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from gatelm.hf.wrapper import GatelmForCausalLM
-from gatelm.nn.init import init_weights
-from gatelm.nn.model import Decoder, ModelConfig
-
 _spec = util.spec_from_file_location("converting", Path(__file__).with_name("converting.py"))
 assert _spec is not None
 assert _spec.loader is not None
@@ -61,13 +57,7 @@ def tree_of(name):
 
 @pytest.fixture(scope="module", params=[*LAYERS, "hybrid"])
 def model(request):
-    tree = tree_of(request.param)
-    decoder = Decoder(ModelConfig.parse(tree))
-    init_weights(decoder, 0)
-    with torch.no_grad():
-        for parameter in decoder.parameters():
-            parameter.mul_(8.0 if parameter.dim() > 1 else 1.0)
-    return GatelmForCausalLM.from_decoder(decoder.eval(), pad_token_id=0)
+    return models.inside_transformers(tree_of(request.param))
 
 
 def tokens(rows, length, seed=1):

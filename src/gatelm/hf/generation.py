@@ -14,7 +14,7 @@ from transformers.utils import logging
 
 from gatelm.analysis.gatelm_probe import GatelmProbe
 from gatelm.config import ConfigError
-from gatelm.hf.load import open_model
+from gatelm.hf.load import open_reader
 from gatelm.hf.probe import HFProbe
 from gatelm.hf.tokenizer import GatelmTokenizer, HFTokenizer
 from gatelm.hf.wrapper import GatelmForCausalLM
@@ -54,9 +54,7 @@ def open_generator(
     Raises:
         ConfigError: when it cannot be opened, or has no tokenizer.
     """
-    probe, tokenizer = open_model(where, device=device, dtype=dtype)
-    if tokenizer is None:
-        raise ConfigError(f"{where}: the model has no tokenizer, so it cannot continue a text")
+    probe, tokenizer = open_reader(where, device=device, dtype=dtype, purpose="continue a text")
     assert isinstance(tokenizer, (HFTokenizer, GatelmTokenizer))
     if isinstance(probe, GatelmProbe):
         assert isinstance(tokenizer, GatelmTokenizer)

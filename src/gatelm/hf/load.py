@@ -87,16 +87,20 @@ def open_model(
 
 
 def open_reader(
-    where: str | Path, *, device: str | torch.device = "auto", dtype: str | torch.dtype = "float32"
+    where: str | Path,
+    *,
+    device: str | torch.device = "auto",
+    dtype: str | torch.dtype = "float32",
+    purpose: str = "read text",
 ) -> tuple[Probe, TextTokenizer]:
-    """`open_model`, for a model that is to read text.
+    """`open_model`, for a model that is to do with text what `purpose` says.
 
     Raises:
         ConfigError: when it cannot be opened, or has no tokenizer.
     """
     probe, tokenizer = open_model(where, device=device, dtype=dtype)
     if tokenizer is None:
-        raise ConfigError(f"{where}: the model has no tokenizer, so it cannot read text")
+        raise ConfigError(f"{where}: the model has no tokenizer, so it cannot {purpose}")
     return probe, tokenizer
 
 
