@@ -48,8 +48,10 @@ def test_config_show_says_where_values_came_from() -> None:
     shown = gatelm_command("config", "show", "runs/demo-text", "--set", "optim.lr=1e-2").stdout
     lines = {line.split(":")[0]: line for line in shown.splitlines()}
     assert lines["optim.lr"].endswith("# --set optim.lr=1e-2")
-    assert lines["model.hidden_dim"].endswith("# demo-text.yaml")
-    assert lines["train.precision"].endswith("# text.yaml")
+    assert lines["train.total_steps"].endswith("# demo-text.yaml")
+    assert lines["model.hidden_dim"].endswith("# study-text.yaml")
+    assert lines["data.source"].endswith("# text.yaml")
+    assert lines["train.precision"].endswith("# default")
     assert lines["optim.eps"].endswith("# default")
 
 

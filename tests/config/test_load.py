@@ -95,7 +95,11 @@ def test_missing_recipe_lists_what_ships() -> None:
 
 @pytest.mark.parametrize(
     ("name", "found"),
-    [("text", "runs/text.yaml"), ("runs/text", "runs/text.yaml"), ("demo.yaml", "demo.yaml")],
+    [
+        ("text", "runs/text.yaml"),
+        ("runs/text", "runs/text.yaml"),
+        ("demo.yaml", "studies/demo.yaml"),
+    ],
 )
 def test_shipped_recipes_by_name(name: str, found: str) -> None:
     assert find_recipe(name) == packaged_recipes() / found

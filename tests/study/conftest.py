@@ -25,7 +25,13 @@ BASE = {
     },
     "data": {"kind": "bigram_backcopy", "num_tokens": 16, "num_triggers": 2, "seq_len": 8},
     "optim": {"lr": 0.01},
-    "train": {"total_steps": 3, "batch_size": 2, "eval_sequences": 8, "threads": 1},
+    "train": {
+        "total_steps": 3,
+        "batch_size": 2,
+        "eval_sequences": 8,
+        "threads": 1,
+        "precision": "fp32",
+    },
 }
 
 

@@ -18,6 +18,7 @@ from gatelm.config import Config
 class FakeTrain(Config):
     threads: int | None = None
     device: str = "cpu"
+    precision: str = "fp32"
 
 
 class FakeConfig(Config):

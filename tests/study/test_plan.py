@@ -6,8 +6,9 @@ import pytest
 
 from gatelm.config import ConfigError
 from gatelm.nn.count import count, flops_per_token, match_ffn_dim
+from gatelm.study import plan as plan_module
 from gatelm.study.plan import plan, setting_label
-from gatelm.study.spec import StudyConfig
+from gatelm.study.spec import StudyConfig, continued
 from gatelm.study.vocabulary import sized
 
 GATED = {"model.layer.gates": ["sdpa-element"]}
@@ -129,3 +130,49 @@ def test_labels():
 def test_mistakes_name_part_arm_and_path(make_plan, fields, message):
     with pytest.raises(ConfigError, match=message):
         make_plan(**fields)
+
+
+@pytest.fixture
+def undecided(make_study, monkeypatch):
+    """A study whose runs leave the precision open, on a machine where bf16 pays."""
+    asked = []
+
+    def choose(config):
+        asked.append(config)
+        return "bf16"
+
+    monkeypatch.setattr(plan_module, "choose", choose)
+
+    def make(**fields):
+        study = make_study(**fields)
+        tree = study.tree()
+        tree["parts"]["main"]["base"]["train"].pop("precision", None)
+        return StudyConfig.parse(tree), asked
+
+    return make
+
+
+def test_one_precision_is_chosen_for_all_runs(undecided, make_plan):
+    study, asked = undecided(axes={"train.batch_size": [2, 64]})
+    planned = plan(study)
+    assert [config.train.batch_size for config in asked] == [64]  # the largest run's
+    assert {run.config.train.precision for run in planned.runs} == {"bf16"}
+    assert planned.study.precision == "bf16"
+    stated = make_plan(axes={"train.batch_size": [2, 64], "train.precision": ["bf16"]})
+    assert {r.config_hash for r in stated.runs} == {r.config_hash for r in planned.runs}
+
+
+def test_a_study_keeps_the_precision_that_its_folder_began_with(undecided, tmp_path):
+    study, asked = undecided()
+    (tmp_path / "study.yaml").write_text("name: tiny\nprecision: fp32\n")
+    again = continued(study, tmp_path)
+    assert {run.config.train.precision for run in plan(again).runs} == {"fp32"}
+    assert not asked
+    assert continued(study, tmp_path / "new").precision == "auto"
+    assert continued(study.replace(precision="bf16"), tmp_path).precision == "bf16"
+
+
+def test_runs_of_different_precision_are_not_paired(make_plan):
+    with pytest.raises(ConfigError, match="part main: arm half trains in bf16 and the baseline"):
+        make_plan(arms={"none": {}, "half": {"train.precision": "bf16"}})
+    assert len(make_plan(axes={"train.precision": ["fp32", "bf16"]}, seeds=[0]).runs) == 4

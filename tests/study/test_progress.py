@@ -19,10 +19,11 @@ def test_time_left_comes_from_work_done_here(make_plan, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     plan = make_plan(seeds=[0])
-    clock = Clock(plan, done=[])
+    clock = Clock(plan, done=[], workers=1)
     first, second = plan.runs
     assert clock.remaining() is None
     clock.begin(first)
+    assert clock.progress(first, at(0, phase="data")) is None
     assert clock.progress(first, at(4)) is None
     now[0] = 6.0
     assert clock.progress(first, at(6)) == 12.0
@@ -31,7 +32,24 @@ def test_time_left_comes_from_work_done_here(make_plan, monkeypatch):
     clock.begin(second)
     clock.end(second, completed=False)
     assert (clock.runs_done, clock.total) == (1, 2)
-    assert Clock(plan, done=[first]).runs_done == 1
+    assert Clock(plan, done=[first], workers=1).runs_done == 1
+
+
+def test_the_first_time_left_is_the_expected_one(make_plan, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    plan = make_plan(seeds=[0])
+    first, second = plan.runs
+    clock = Clock(plan, done=[], workers=1, expected={first: 100.0, second: 300.0})
+    assert clock.remaining() == 400.0
+    clock.begin(first)
+    now[0] = 60.0  # the machine turns out to be half as fast
+    clock.progress(first, at(2))
+    clock.progress(first, at(3))
+    assert 400.0 < clock.remaining() < 800.0
+    now[0] = 200.0
+    clock.end(first, completed=True)
+    assert 450.0 < clock.remaining() < 600.0
 
 
 def tell(display, plan):

@@ -149,7 +149,7 @@ def test_written_results_say_how_to_repeat_them(make_plan, write, tmp_path):
     results = write_results(plan, tmp_path)
     assert results == json.loads((tmp_path / "results.json").read_text())
     assert results["command"] == "gatelm study run x.yaml"
-    assert results["versions"] == {"torch": "2.x", "threads": "1"}
+    assert results["versions"] == {"precision": "fp32", "torch": "2.x", "threads": "1"}
     part = results["parts"]["main"]
     assert part["arm_overrides"]["low"] == {"optim.lr": 0.001}
     assert part["base_config"]["optim"] == {"lr": 0.01}

@@ -26,6 +26,7 @@ TINY = {
         "batch_size": 4,
         "eval_sequences": 8,
         "log_every_steps": 1,
+        "precision": "fp32",
         "device": "cpu",
         "threads": 1,
     },

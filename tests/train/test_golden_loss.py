@@ -4,6 +4,8 @@ A change of these numbers is a change of what is computed: a refactor must leave
 an intended change, write them anew and say why in the commit:
 
     python tests/train/test_golden_loss.py
+    ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 python tests/train/test_golden_loss.py
+    ATEN_CPU_CAPABILITY=default ONEDNN_MAX_CPU_ISA=SSE41 python tests/train/test_golden_loss.py
 
 The files are keyed by torch's minor version and the CPU's vector instructions, since both choose
 kernels. Within one key the last bits still differ between CPU models, whose caches set the block
@@ -63,7 +65,12 @@ def run_config(gate):
             },
             "data": {"kind": "bigram_backcopy", "num_tokens": 32, "seq_len": 32},
             "optim": {"lr": 3e-3, "schedule": {"kind": "cosine", "warmup_steps": 5}},
-            "train": {"total_steps": STEPS, "batch_size": 8, "micro_batch_size": 4},
+            "train": {
+                "total_steps": STEPS,
+                "batch_size": 8,
+                "micro_batch_size": 4,
+                "precision": "fp32",
+            },
         }
     )
 

@@ -29,6 +29,13 @@ def test_lines_come_now_and_then_without_a_terminal(monkeypatch):
     ]
 
 
+def test_preparing_data_does_not_count_as_steps(monkeypatch):
+    reports = [Progress(0, 100, None, None, "data"), Progress(0, 100, None, None, "eval")]
+    reports += [Progress(step, 100, 3.0, None, "train") for step in (1, 6)]
+    lines = shown(monkeypatch, [0, 900, 1000, 1010], reports).splitlines()
+    assert lines[-1] == "tiny: step 6/100, loss 3.000, 0:03:08 left"
+
+
 def test_a_terminal_gets_a_bar(monkeypatch):
     monkeypatch.undo()
     out = io.StringIO()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from gatelm.config import Config
     from gatelm.nn.model import ModelConfig
 
 
@@ -27,12 +28,15 @@ def info(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a program.")] = False,
 ) -> None:
-    """Count parameters, FLOPs per token and cache bytes; no weight is allocated."""
+    """Count parameters, FLOPs per token and cache bytes; of a run also precision and time here.
+
+    No weight is allocated, but for a few training steps where a model is small enough to time.
+    """
     from gatelm.cli.recipe import load_recipe, model_of
 
     config, _ = load_recipe(recipe, overrides or ())
     model, recipe_seq_len = model_of(config, recipe)
-    facts = _facts(model, seq_len or recipe_seq_len)
+    facts = _facts(model, seq_len or recipe_seq_len) | _training(config, model)
     if as_json:
         typer.echo(json_module.dumps(facts, indent=1))
     else:
@@ -67,7 +71,31 @@ def _facts(model: ModelConfig, seq_len: int) -> dict[str, Any]:
     }
 
 
+def _training(config: Config, model: ModelConfig) -> dict[str, Any]:
+    """A run's precision and time on this machine; nothing for a model alone."""
+    import torch
+
+    from gatelm.train.config import RunConfig
+    from gatelm.train.precision import resolved
+    from gatelm.train.speed import run_flops, training_speed
+
+    if not isinstance(config, RunConfig):
+        return {}
+    run = resolved(config)
+    speed = training_speed(run, model, threads=run.train.threads or torch.get_num_threads())
+    return {
+        "training": {
+            "precision": run.train.precision,
+            "asked_precision": config.train.precision,
+            "seconds": run_flops(run, model) / speed.flops_per_second,
+            "basis": "timed steps" if speed.measured else "products",
+        }
+    }
+
+
 def _print(facts: dict[str, Any]) -> None:
+    from gatelm.train.progress import duration
+
     for name, value in facts["parameters"].items():
         typer.echo(f"{'parameters, ' + name:<32} {value:>18,}")
     typer.echo(f"{'gates, share of all':<32} {facts['gate_share']:>18.4%}")
@@ -83,3 +111,13 @@ def _print(facts: dict[str, Any]) -> None:
         typer.echo(f"{label:<32} {held[dtype]:>18,}")
     where = ", ".join(facts["sites"]) or "no site"
     typer.echo(f"{facts['gated_layers']} of {facts['layers']} layers gated, at {where}")
+    if training := facts.get("training"):
+        chosen = ", chosen for this machine" if training["asked_precision"] == "auto" else ""
+        basis = {
+            "timed steps": "from a few timed steps",
+            "products": "a guess from the speed of matrix products",
+        }
+        typer.echo(
+            f"training here: {training['precision']}{chosen}, about "
+            f"{duration(training['seconds'])} ({basis[training['basis']]})"
+        )

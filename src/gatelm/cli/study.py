@@ -71,22 +71,29 @@ def run(
     """
     from rich.console import Console
 
+    from gatelm.study.estimate import estimate
     from gatelm.study.plan import plan
+    from gatelm.study.plan_table import forecast
     from gatelm.study.progress import make_display
+    from gatelm.study.resources import share
     from gatelm.study.run import run as run_plan
-    from gatelm.study.spec import load_study
+    from gatelm.study.spec import continued, load_study
 
     console = Console(stderr=True)
-    planned = plan(load_study(recipe, overrides or ()))
-    root = out or Path("runs") / planned.study.name
+    study = load_study(recipe, overrides or ())
+    root = out or Path("runs") / study.name
+    planned = plan(continued(study, root))
     _prepare(planned, console)
+    times = estimate(planned, root, share(planned, workers))
+    if times.seconds:
+        console.print(forecast(planned, times), markup=False, highlight=False)
     outcome = run_plan(
         planned,
         root,
         workers=workers,
         reuse=reuse or (),
         command=_command(recipe, overrides, out, reuse),
-        display=make_display(console),
+        display=make_display(console, times.seconds),
     )
     when_done: Rebuild = "never" if outcome.stopped_by else "if outdated"
     results = _finish(planned, root, json, when_done)
@@ -118,11 +125,11 @@ def plan(
     from gatelm.study.plan import plan as make_plan
     from gatelm.study.plan_table import plan_json, plan_table
     from gatelm.study.resources import share
-    from gatelm.study.spec import load_study
+    from gatelm.study.spec import continued, load_study
 
     study = load_study(recipe, overrides or ())
-    planned = make_plan(study)
     root = out or Path("runs") / study.name
+    planned = make_plan(continued(study, root))
     resources = share(planned, workers)
     times = estimate(planned, root, resources, flops_per_second)
     if json:

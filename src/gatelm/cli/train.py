@@ -91,7 +91,8 @@ def _summary(result: RunResult, cfg: RunConfig, again: str, *, was_there: bool) 
     title = "already finished" if was_there else "finished"
     head = (
         f"{title}: {result.steps:,} steps, {result.tokens:,} tokens, {result.seconds:,.0f} s of "
-        f"training, {result.parameters:,} parameters ({result.gate_parameters:,} in gates)"
+        f"training in {result.precision}, {result.parameters:,} parameters "
+        f"({result.gate_parameters:,} in gates)"
     )
     gates = sentence(result.metrics)
     moved = [] if gates is None else [gates]

@@ -20,6 +20,8 @@ from gatelm.study.spec import PartConfig, StudyConfig
 from gatelm.study.speed import SPEED_METRICS
 from gatelm.study.vocabulary import sized
 from gatelm.train.config import RunConfig
+from gatelm.train.precision import choose, resolved
+from gatelm.train.speed import training_flops
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._+-]+")
 _MAX_LABEL = 60
@@ -73,9 +75,26 @@ def plan(study: StudyConfig) -> Plan:
     runs: list[PlannedRun] = []
     for name, part in study.parts.items():
         _check_metrics(name, part)
+    study = _with_precision(study)
+    for name, part in study.parts.items():
         for axes in _points(part.axes):
-            runs.extend(_plan_point(study.name, name, part, axes))
+            runs.extend(_plan_point(study, name, axes))
     return Plan(study, tuple(runs))
+
+
+def _with_precision(study: StudyConfig) -> StudyConfig:
+    """The study with one precision for all runs that leave it open, chosen for the largest."""
+    if study.precision != "auto":
+        return study
+    baselines = [
+        _config(study, name, part.baseline, axes)
+        for name, part in study.parts.items()
+        for axes in _points(part.axes)
+    ]
+    undecided = [config for config in baselines if config.train.precision == "auto"]
+    if not undecided:
+        return study
+    return study.replace(precision=choose(max(undecided, key=_training_flops)))
 
 
 def setting_label(arm: str, axes: Mapping[str, Any]) -> str:
@@ -110,17 +129,22 @@ def _check_validations(name: str, part: PartConfig, config: RunConfig) -> None:
             )
 
 
-def _plan_point(
-    study: str, name: str, part: PartConfig, axes: Mapping[str, Any]
-) -> list[PlannedRun]:
-    baseline = _config(part, name, part.baseline, axes)
+def _plan_point(study: StudyConfig, name: str, axes: Mapping[str, Any]) -> list[PlannedRun]:
+    part = study.parts[name]
+    baseline = _config(study, name, part.baseline, axes)
     _check_validations(name, part, baseline)
     out: list[PlannedRun] = []
     for arm in part.arms:
-        config = _matched(part, name, arm, axes, baseline)
+        config = _matched(study, name, arm, axes, baseline)
+        if config.train.precision != baseline.train.precision:
+            raise ConfigError(
+                f"part {name}: arm {arm} trains in {config.train.precision} and the baseline "
+                f"{part.baseline} in {baseline.train.precision}: their differences would mix the "
+                "two; give both one train.precision, or make it an axis"
+            )
         for seed in part.seeds:
             setting = setting_label(arm, axes)
-            run = config.replace(name=f"{study}/{name}/{setting}/seed-{seed}", seed=seed)
+            run = config.replace(name=f"{study.name}/{name}/{setting}/seed-{seed}", seed=seed)
             digest = run.content_hash()
             counted = count(sized(run))
             out.append(
@@ -155,21 +179,24 @@ def _tree(part: PartConfig, where: str, overrides: Mapping[str, Any]) -> dict[st
 
 
 def _config(
-    part: PartConfig, name: str, arm: str, axes: Mapping[str, Any], width: int | None = None
+    study: StudyConfig, name: str, arm: str, axes: Mapping[str, Any], width: int | None = None
 ) -> RunConfig:
+    part = study.parts[name]
     where = f"part {name}, arm {setting_label(arm, axes)}"
     overrides = {**part.arms[arm], **axes}
     if part.match and width is not None:
         overrides[part.match.by] = width
     tree = _tree(part, where, overrides)
     tree.setdefault("name", name)
-    return RunConfig.parse(tree, where)
+    config = RunConfig.parse(tree, where)
+    return config if study.precision == "auto" else resolved(config, study.precision)
 
 
 def _matched(
-    part: PartConfig, name: str, arm: str, axes: Mapping[str, Any], baseline: RunConfig
+    study: StudyConfig, name: str, arm: str, axes: Mapping[str, Any], baseline: RunConfig
 ) -> RunConfig:
-    config = _config(part, name, arm, axes)
+    config = _config(study, name, arm, axes)
+    part = study.parts[name]
     match = part.match
     if match is None or match.by in {**part.arms[arm], **axes}:
         return config
@@ -183,7 +210,7 @@ def _matched(
         return config
     try:
         width = nearest_width(
-            lambda width: _cost(_config(part, name, arm, axes, width), match.quantity),
+            lambda width: _cost(_config(study, name, arm, axes, width), match.quantity),
             target,
             match.multiple,
         )
@@ -191,7 +218,7 @@ def _matched(
         raise
     except ValueError as error:
         raise ConfigError(f"part {name}, arm {arm}: match.by {match.by}: {error}") from None
-    return _config(part, name, arm, axes, width)
+    return _config(study, name, arm, axes, width)
 
 
 def _cost(config: RunConfig, quantity: Quantity) -> int:
@@ -201,9 +228,7 @@ def _cost(config: RunConfig, quantity: Quantity) -> int:
 
 
 def _training_flops(config: RunConfig) -> float:
-    seq_len = config.data.seq_len
-    tokens = config.train.total_steps * config.train.batch_size * seq_len
-    return float(tokens * flops_per_token(sized(config), seq_len))
+    return training_flops(config, sized(config))
 
 
 def _value_label(value: Any) -> str:

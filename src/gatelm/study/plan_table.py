@@ -11,14 +11,15 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from gatelm.study.estimate import UTILISATION, Estimate
+from gatelm.study.estimate import TimeEstimate
 from gatelm.study.folder import read_state
 from gatelm.study.plan import Plan, PlannedRun
 from gatelm.study.progress import clock_time
 from gatelm.study.resources import Resources
+from gatelm.train.speed import UTILISATION
 
 
-def plan_table(plan: Plan, root: Path, times: Estimate, resources: Resources) -> RenderableType:
+def plan_table(plan: Plan, root: Path, times: TimeEstimate, resources: Resources) -> RenderableType:
     """One row an arm and point of the axes; its seeds share parameters and FLOPs."""
     out: list[RenderableType] = []
     for name, part in plan.study.parts.items():
@@ -30,7 +31,9 @@ def plan_table(plan: Plan, root: Path, times: Estimate, resources: Resources) ->
             table.add_column(column, justify="right")
         for _, group in groupby(runs, key=lambda run: run.setting):
             table.add_row(*_row(list(group), root, times))
+        precisions = ", ".join(sorted({run.config.train.precision for run in runs}))
         out += [Text(f"{name}: {part.question or part.title}", style="bold"), table]
+        out.append(Text(f"trained in {precisions}", style="dim"))
         if part.match:
             matched = f"{part.match.quantity} matched to {part.baseline} by {part.match.by}"
             out.append(Text(matched, style="dim"))
@@ -38,11 +41,21 @@ def plan_table(plan: Plan, root: Path, times: Estimate, resources: Resources) ->
     return Group(*out, Text(_total(plan, times, resources)))
 
 
-def plan_json(plan: Plan, root: Path, times: Estimate) -> dict[str, Any]:
+def forecast(plan: Plan, times: TimeEstimate) -> str:
+    """What a study is about to do on this machine, in a line."""
+    precisions = ", ".join(sorted({run.config.train.precision for run in times.seconds}))
+    return (
+        f"{plan.study.name}: training in {precisions}, about {clock_time(times.wall_seconds)} here "
+        f"({_BASES[times.basis]})"
+    )
+
+
+def plan_json(plan: Plan, root: Path, times: TimeEstimate) -> dict[str, Any]:
     """The plan for programs: one record a run."""
     return {
         "study": plan.study.name,
         "folder": str(root),
+        "precision": plan.study.precision,
         "estimate": {"basis": times.basis, "wall_seconds": times.wall_seconds},
         "runs": [
             {
@@ -55,6 +68,7 @@ def plan_json(plan: Plan, root: Path, times: Estimate) -> dict[str, Any]:
                 "folder": run.folder,
                 "parameters": run.parameters,
                 "gate_parameters": run.gate_parameters,
+                "precision": run.config.train.precision,
                 "flops": run.flops,
                 "estimated_seconds": times.seconds.get(run),
             }
@@ -71,7 +85,7 @@ def short_number(value: float) -> str:
     return f"{value:.3g}"
 
 
-def _row(runs: list[PlannedRun], root: Path, times: Estimate) -> list[str]:
+def _row(runs: list[PlannedRun], root: Path, times: TimeEstimate) -> list[str]:
     first = runs[0]
     left = [times.seconds[run] for run in runs if run in times.seconds]
     done = sum(read_state(root, run).done for run in runs)
@@ -90,21 +104,23 @@ def _seeds(seeds: Iterable[int]) -> str:
     return ",".join(str(seed) for seed in seeds)
 
 
-def _total(plan: Plan, times: Estimate, resources: Resources) -> str:
+def _total(plan: Plan, times: TimeEstimate, resources: Resources) -> str:
     if not times.seconds:
         return f"all {len(plan.runs)} runs are done"
     flops = short_number(sum(run.flops for run in times.seconds))
-    if times.basis == "measured":
-        basis = "from the throughput of finished runs"
-    elif times.basis == "given":
-        basis = "at the speed named"
-    else:
-        basis = f"at {UTILISATION:.0%} of the speed of this machine's matrix products, a guess"
     return (
         f"{len(times.seconds)} of {len(plan.runs)} runs to train, {flops}FLOP in all; "
         f"with {_processes(resources)} about {clock_time(times.wall_seconds)}, "
-        f"an estimate {basis}"
+        f"an estimate {_BASES[times.basis]}"
     )
+
+
+_BASES = {
+    "finished runs": "from the throughput of finished runs",
+    "timed steps": "from a few training steps of each part, timed on this machine",
+    "products": f"at {UTILISATION:.0%} of the speed of this machine's matrix products, a guess",
+    "given": "at the speed named",
+}
 
 
 def _processes(resources: Resources) -> str:

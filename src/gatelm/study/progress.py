@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -29,25 +29,44 @@ class Display(Protocol):
     def stop(self) -> None: ...
 
 
-def make_display(console: Console) -> Display:
-    return LiveDisplay(console) if console.is_terminal else PlainDisplay(console.file)
+def make_display(console: Console, expected: Mapping[PlannedRun, float] | None = None) -> Display:
+    """The display for a terminal or a log; `expected` has the seconds that each run should take."""
+    if console.is_terminal:
+        return LiveDisplay(console, expected)
+    return PlainDisplay(console.file, expected)
 
 
 @dataclass
 class _Running:
-    since: float
-    first_step: int | None = None
+    since: float | None = None
+    """When its first step had ended: the time before says nothing about steps."""
+    first_step: int = 0
     share: float = 0.0
 
 
 class Clock:
-    """Remaining time from the FLOPs done since the start, the only unit that runs share."""
+    """Remaining time, from what each run was expected to take and how that turned out.
 
-    def __init__(self, plan: Plan, done: Collection[PlannedRun]):
+    Without expectations the FLOPs of runs stand for them, the only unit that all share.
+    """
+
+    TRUST_SECONDS = 20.0
+    """So many seconds of work count as if they had gone as expected."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        done: Collection[PlannedRun],
+        workers: int,
+        expected: Mapping[PlannedRun, float] | None = None,
+    ):
         self.began = time.monotonic()
         self.total = len(plan.runs)
-        self.left = {r: max(float(r.flops), 1.0) for r in plan.runs if r not in set(done)}
-        self.computed = 0.0
+        self.workers = max(workers, 1)
+        self.trust = 0.0 if expected is None else self.TRUST_SECONDS
+        work = expected or {run: max(float(run.flops), 1.0) for run in plan.runs}
+        self.left = {run: work[run] for run in plan.runs if run not in set(done)}
+        self.finished = 0.0
         self.running: dict[PlannedRun, _Running] = {}
 
     @property
@@ -55,13 +74,15 @@ class Clock:
         return self.total - len(self.left)
 
     def begin(self, run: PlannedRun) -> None:
-        self.running[run] = _Running(time.monotonic())
+        self.running[run] = _Running()
 
     def progress(self, run: PlannedRun, step: Step) -> float | None:
         """Seconds this run has left, once it has moved."""
         state = self.running[run]
-        if state.first_step is None:
-            state.first_step, state.since = step.step, time.monotonic()
+        if state.since is None:
+            if step.step > 0 and step.phase == "train":
+                state.since, state.first_step = time.monotonic(), step.step
+            return None
         state.share = step.step / max(step.total_steps, 1)
         moved = step.step - state.first_step
         if moved <= 0:
@@ -71,15 +92,17 @@ class Clock:
     def end(self, run: PlannedRun, completed: bool) -> None:
         state = self.running.pop(run, None)
         if state is not None and completed:
-            self.computed += self.left.pop(run)
+            self.finished += self.left.pop(run)
 
     def remaining(self) -> float | None:
+        """Seconds until the last run ends."""
         partial = sum(self.left[r] * s.share for r, s in self.running.items() if r in self.left)
-        computed = self.computed + partial
-        if computed <= 0:
+        computed = self.finished + partial
+        if computed + self.trust <= 0:
             return None
-        open_ = sum(self.left.values()) - partial
-        return (time.monotonic() - self.began) * open_ / computed
+        spent = (time.monotonic() - self.began) * self.workers
+        slowness = (spent + self.trust) / (computed + self.trust)
+        return slowness * (sum(self.left.values()) - partial) / self.workers
 
 
 class PlainDisplay:
@@ -87,15 +110,15 @@ class PlainDisplay:
 
     EVERY_SECONDS = 30.0
 
-    def __init__(self, stream: Any = None):
-        self.stream = stream
+    def __init__(self, stream: Any = None, expected: Mapping[PlannedRun, float] | None = None):
+        self.stream, self.expected = stream, expected
         self.last: dict[PlannedRun, float] = {}
 
     def _line(self, text: str) -> None:
         print(text, file=self.stream or sys.stdout, flush=True)
 
     def start(self, plan: Plan, done: Collection[PlannedRun], workers: int, threads: int) -> None:
-        self.clock = Clock(plan, done)
+        self.clock = Clock(plan, done, workers, self.expected)
         self._line(opening(plan, len(done), workers, threads))
 
     def begin(self, run: PlannedRun) -> None:
@@ -126,8 +149,8 @@ class PlainDisplay:
 class LiveDisplay:
     """A bar for the study and a line for every run in a worker."""
 
-    def __init__(self, console: Console):
-        self.console = console
+    def __init__(self, console: Console, expected: Mapping[PlannedRun, float] | None = None):
+        self.console, self.expected = console, expected
         self.bars = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=16),
@@ -139,7 +162,7 @@ class LiveDisplay:
         self.tasks: dict[PlannedRun, TaskID] = {}
 
     def start(self, plan: Plan, done: Collection[PlannedRun], workers: int, threads: int) -> None:
-        self.clock = Clock(plan, done)
+        self.clock = Clock(plan, done, workers, self.expected)
         self.console.print(opening(plan, len(done), workers, threads), markup=False)
         self.overall = self.bars.add_task(plan.study.name, total=len(plan.runs), cells="")
         self._refresh()

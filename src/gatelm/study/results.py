@@ -253,6 +253,7 @@ def _run(run: PlannedRun, state: State) -> dict[str, Any]:
         "folder": run.folder,
         "parameters": result.get("parameters", run.parameters),
         "gate_parameters": result.get("gate_parameters", run.gate_parameters),
+        "precision": run.config.train.precision,
         "flops": run.flops,
         "metrics": metrics,
         "seconds": _number(result.get("seconds")),
@@ -268,6 +269,8 @@ def _versions(plan: Plan, root: Path) -> dict[str, str]:
             seen.setdefault(name, set()).add(str(text))
         if "threads" in record:
             seen.setdefault("threads", set()).add(str(record["threads"]))
+        if record:
+            seen.setdefault("precision", set()).add(run.config.train.precision)
     if not seen:
         seen = {"python": {platform.python_version()}, "gatelm": {gatelm.__version__}}
         for name in ("torch", "numpy"):

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from gatelm.config.base import Config, ConfigError, nearest
-from gatelm.config.load import load, merge, parse_value, set_path
+from gatelm.config.load import load, merge, parse_value, read_yaml, set_path
 from gatelm.study.arms import ArmsFrom, with_made_arms
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
@@ -150,6 +150,9 @@ class StudyConfig(Config):
     summary: str = ""
     size: str | None = None
     """Which of the parts' `sizes` to run; null: the parts as written."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """What `train.precision: auto` stands for in all runs. auto: what pays for the largest of them
+    on this machine; the study's folder keeps it."""
     parts: dict[str, PartConfig]
 
     @field_validator("name")
@@ -186,6 +189,15 @@ def load_study(path: str | Path, overrides: Iterable[str] = ()) -> StudyConfig:
         if key.split(".")[0] == "parts":
             _set_in_part(loaded.tree, key, value)
     return StudyConfig.parse(loaded.tree, where)
+
+
+def continued(study: StudyConfig, root: Path) -> StudyConfig:
+    """The study with the precision that its folder began with, on whatever machine that was."""
+    begun = root / "study.yaml"
+    if study.precision != "auto" or not begun.is_file():
+        return study
+    precision = read_yaml(begun).get("precision")
+    return study.replace(precision=precision) if precision in ("fp32", "bf16") else study
 
 
 def _resolve_size(tree: dict[str, Any], where: str, asked: bool) -> None:

@@ -38,7 +38,7 @@ class TrainConfig(Config):
     """Sequences per step, over all processes."""
     micro_batch_size: int | None = Field(default=None, ge=1)
     """Sequences in memory at once, per process; null: the whole share of the batch."""
-    precision: Literal["fp32", "bf16"] = "fp32"
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Of activations and matrix products; weights, norms, softmax and loss stay in fp32."""
     eval_every_steps: int | None = not_identity(None, ge=1)
     """Validation loss so often; null: at the end only."""

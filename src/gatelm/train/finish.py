@@ -49,6 +49,7 @@ def finish(
         "Data": source.fingerprint,
         "Seed": str(cfg.seed),
         "Steps": f"{state.step:,}",
+        "Precision": cfg.train.precision,
         "Tokens": f"{state.tokens:,}",
         "Validation loss": f"{metrics.get('val_loss', math.nan):.4f} nats per token",
         "Versions": ", ".join(f"{name} {version}" for name, version in versions().items()),

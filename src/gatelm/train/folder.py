@@ -35,6 +35,8 @@ class RunResult:
     """Spent in training steps."""
     parameters: int
     gate_parameters: int
+    precision: str | None = None
+    """Of training, as resolved; None in records written before it was noted."""
     metrics: dict[str, float | None] = field(default_factory=dict)
     """By the names of `gatelm.analysis.metrics`; empty unless finished."""
     training: dict[str, float] = field(default_factory=dict)
@@ -90,6 +92,15 @@ class RunFolder:
         """The hash of the config that was started here."""
         return str(self._read(self.run)["config_hash"])
 
+    def begun_config(self) -> RunConfig | None:
+        """The config of the run that was started here; None without one, or if it is damaged."""
+        if not self.run.exists():
+            return None
+        try:
+            return RunConfig.parse(read_yaml(self.config), str(self.config))
+        except ConfigError:
+            return None
+
     def open(self, cfg: RunConfig, *, processes: int, threads: int) -> None:
         """Write config.yaml and run.json; a result of a shorter run is removed."""
         self.path.mkdir(parents=True, exist_ok=True)
@@ -135,9 +146,8 @@ class RunFolder:
                 )
 
     def _differs_in_length_only(self, cfg: RunConfig) -> bool:
-        try:
-            there = RunConfig.parse(read_yaml(self.config), str(self.config))
-        except ConfigError:
+        there = self.begun_config()
+        if there is None:
             return False
         train = there.train.replace(total_steps=cfg.train.total_steps)
         return there.replace(train=train).content_hash() == cfg.content_hash()

@@ -20,6 +20,7 @@ from gatelm.train.folder import Resume, RunFolder, RunResult, exclusive
 from gatelm.train.metrics import MetricsLog
 from gatelm.train.monitors import SpikeMonitor
 from gatelm.train.parallel import World, world
+from gatelm.train.precision import resolved
 from gatelm.train.progress import Progress
 from gatelm.train.rng import seed_all
 from gatelm.train.run import Run
@@ -58,6 +59,7 @@ def train(
         processes = stack.enter_context(world(cfg.train.device))
         _configure_torch(cfg.train)
         _check_share(cfg.train, processes)
+        cfg = processes.from_main(_resolved(cfg, run_folder) if processes.is_main else None)
         situation = run_folder.situation(cfg, resume) if processes.is_main else None
         if processes.from_main(situation) == "finished":
             return run_folder.read_result()
@@ -133,6 +135,12 @@ def _restore(
     checkpoint.load(path, tensors)
     state.restore(tensors, saved, processes)
     return damage
+
+
+def _resolved(cfg: RunConfig, folder: RunFolder) -> RunConfig:
+    """The config with the precision that a run in this folder began with, else the better here."""
+    begun = folder.begun_config() if cfg.train.precision == "auto" else None
+    return resolved(cfg, None if begun is None else begun.train.precision)
 
 
 def _check_share(cfg: TrainConfig, processes: World) -> None:

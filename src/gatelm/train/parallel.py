@@ -89,7 +89,7 @@ def world(device: str) -> Iterator[World]:
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
-    chosen = _device(device, local_rank)
+    chosen = device_of(device, local_rank)
     if size == 1:
         yield World(chosen)
         return
@@ -102,7 +102,12 @@ def world(device: str) -> Iterator[World]:
         distributed.destroy_process_group()
 
 
-def _device(name: str, local_rank: int) -> torch.device:
+def device_of(name: str, local_rank: int = 0) -> torch.device:
+    """The device of a process: of that name, or CUDA where `auto` finds it, else the CPU.
+
+    Raises:
+        ConfigError: for a device that is not there.
+    """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:

@@ -53,6 +53,9 @@ class ProgressDisplay:
     def report(self, progress: Progress) -> None:
         """Take note of a run's position."""
         if self._bar is not None:
+            if self._started is None and progress.phase == "train":
+                self._started = (time.monotonic(), progress.step)
+                self._bar.reset(self._task, completed=progress.step)
             self._bar.update(
                 self._task,
                 total=progress.total_steps,
@@ -61,7 +64,8 @@ class ProgressDisplay:
             )
             return
         now = time.monotonic()
-        if self._started is None:
+        if self._started is None and progress.phase == "train":
+            # data, first validation and the first step's preparations say nothing about steps
             self._started = (now, progress.step)
         last = progress.phase == "done"
         if last or (progress.phase == "train" and now - self._last_line >= self._line_seconds):
@@ -70,11 +74,11 @@ class ProgressDisplay:
 
     def _line(self, progress: Progress, now: float) -> str:
         parts = [f"{self._name}: step {progress.step}/{progress.total_steps}", _figures(progress)]
-        assert self._started is not None
-        since, first = self._started
-        if progress.step > first and progress.phase != "done":
-            left = (now - since) / (progress.step - first) * (progress.total_steps - progress.step)
-            parts.append(f"{_duration(left)} left")
+        if self._started is not None and progress.phase != "done":
+            since, first = self._started
+            if progress.step > first:
+                pace = (now - since) / (progress.step - first)
+                parts.append(f"{duration(pace * (progress.total_steps - progress.step))} left")
         return ", ".join(part for part in parts if part)
 
 
@@ -87,7 +91,8 @@ def _figures(progress: Progress) -> str:
     return ", ".join(parts)
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """`1:02:03`: hours, minutes, seconds."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{seconds:02d}"

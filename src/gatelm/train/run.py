@@ -156,6 +156,7 @@ class Run:
             seconds=self.state.throughput.training_seconds,
             parameters=parameters.total,
             gate_parameters=parameters.gate,
+            precision=self.cfg.train.precision,
             metrics=dict(metrics),
             training={
                 "loss_spike_score": self.state.loss_spikes.score,

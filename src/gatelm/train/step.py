@@ -92,7 +92,8 @@ def judge(
 
 
 def autocast(cfg: TrainConfig, device: torch.device) -> AbstractContextManager[object]:
-    """The precision of forward passes."""
+    """The precision of forward passes; `auto` has been resolved by then."""
+    assert cfg.precision != "auto", "train.precision: resolve it first (train.precision.resolved)"
     if cfg.precision == "bf16":
         return torch.autocast(device.type, dtype=torch.bfloat16)
     return nullcontext()

@@ -234,7 +234,7 @@ def add_definitions(page: Page, results: Mapping[str, Any], models: Sequence[Loo
         page.code(str(results["command"]))
     versions = results.get("versions") or {}
     if versions:
-        page.text("Versions: " + ", ".join(f"{k} {v}" for k, v in versions.items()) + ".")
+        page.text("Computed with: " + ", ".join(f"{k} {v}" for k, v in versions.items()) + ".")
     shown = {name for model in models for name in model.metrics}
     page.definitions(
         (

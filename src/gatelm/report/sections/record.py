@@ -80,7 +80,7 @@ def add_repeat(page: Page, study: Study) -> None:
     if study.results.get("gatelm_version"):
         versions = {"gatelm": study.results["gatelm_version"], **versions}
     if versions:
-        page.text("Versions: " + ", ".join(f"{k} {v}" for k, v in versions.items()) + ".")
+        page.text("Computed with: " + ", ".join(f"{k} {v}" for k, v in versions.items()) + ".")
     page.text(
         "A run's hash is the hash of its resolved config; the numbers behind every table and chart "
         "are in results.json, results.csv and the run folders."
