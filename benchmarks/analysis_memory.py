@@ -3,9 +3,9 @@
 Three parts, each measurement in a process of its own, in float32:
 
 layer  one layer of SmolLM2-135M's shape (9 heads, 3 of keys, 64 channels) with random q and k:
-       `gatelm.analysis.streaming.attention_rows` against the softmax matrix and the same numbers
-       reduced from it.
-model  a whole Llama of that shape (30 layers) with random weights: `gatelm.analysis.look.health`
+       `analysis.statistics.streaming.attention_rows` against the softmax matrix and the same
+       numbers reduced from it.
+model  a whole Llama of that shape (30 layers) with random weights: `gatelm.analysis.measure.health`
        on transformers' model against the model called with output_attentions=True, its matrices
        reduced to the same numbers. Neither computes logits.
 long   the first part's left side alone, at lengths whose matrices would not fit.
@@ -58,8 +58,8 @@ def random_qk(tokens: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def layer_linear(tokens: int) -> Work:
-    from gatelm.analysis.streaming import attention_rows
-    from gatelm.nn.masks import AttentionMask
+    from gatelm.analysis.statistics.streaming import attention_rows
+    from gatelm.nn.attention.masks import AttentionMask
 
     q, k = random_qk(tokens)
     return lambda: attention_rows(q, k, AttentionMask(tokens, tokens), scale=WIDTH**-0.5)
@@ -115,9 +115,9 @@ def random_ids(tokens: int) -> torch.Tensor:
 
 
 def model_linear(tokens: int) -> Work:
-    from gatelm.analysis.look import health
+    from gatelm.analysis.measure import health
     from gatelm.data.batch import Batch
-    from gatelm.hf.probe import HFProbe
+    from gatelm.hf.probe.hf_probe import HFProbe
 
     probe, ids = HFProbe(random_llama("sdpa"), "random"), random_ids(tokens)
     return lambda: health(probe, [Batch(tokens=ids, targets=ids)])

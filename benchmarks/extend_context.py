@@ -25,17 +25,17 @@ from typing import Any
 import torch
 from torch.nn.functional import cross_entropy
 
-from gatelm.analysis.prefill import DecoderPrefill, token_losses
-from gatelm.cli.eval_long import parse_lengths
-from gatelm.context.scaling import METHODS, scaled
+from gatelm.cli.eval.by_position import parse_lengths
 from gatelm.data.corpora import CORPORA
 from gatelm.eval.long import window_losses
-from gatelm.hf.checkpoint import read_source
+from gatelm.hf.convert.checkpoint import read_source
 from gatelm.hf.load import open_model
-from gatelm.nn.context import Context
-from gatelm.nn.masks import AttentionMask
+from gatelm.inference.prefill import DecoderPrefill, token_losses
+from gatelm.io.files import write_json, write_text
+from gatelm.longcontext.scaling import METHODS, scaled
+from gatelm.nn.attention.masks import AttentionMask
+from gatelm.nn.forward_state import Context
 from gatelm.nn.model import Decoder
-from gatelm.train.files import write_json, write_text
 
 SKIPPED_TOKENS = 2048
 """Of the texts whose second half is moved away."""
@@ -343,10 +343,10 @@ def _chart(
     titles: tuple[str, str],
     axes: tuple[str, str],
 ) -> None:
-    from gatelm.report import figures
-    from gatelm.report.charts import curves
+    from gatelm.report.charts import figures
+    from gatelm.report.charts.profiles import curves
+    from gatelm.report.charts.theme import Palette
     from gatelm.report.page import Figure
-    from gatelm.report.theme import Palette
 
     palette = Palette.of_arms([row["arm"] for row in rows], ["none"])
     chart = curves(rows, palette, title=titles[0], x_title=axes[0], y_title=axes[1], points="all")

@@ -32,12 +32,12 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from gatelm.analysis.prefill import DecoderPrefill, token_losses
-from gatelm.cli.eval_long import parse_lengths, show_length
+from gatelm.cli.eval.by_position import parse_lengths, show_length
 from gatelm.config.load import load, packaged_recipes
+from gatelm.inference.prefill import DecoderPrefill, token_losses
+from gatelm.io.files import write_json, write_text
 from gatelm.nn.init import init_weights
 from gatelm.nn.model import Decoder, ModelConfig
-from gatelm.train.files import write_json, write_text
 
 MIB = 2**20
 

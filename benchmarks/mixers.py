@@ -54,9 +54,9 @@ class Measured:
 
 def work(mixer: str, tokens: int) -> Callable[[], None]:
     """A function that runs the mixer forward and backward once."""
-    from gatelm.nn.context import Context
+    from gatelm.nn.attention.masks import AttentionMask
+    from gatelm.nn.forward_state import Context
     from gatelm.nn.init import init_weights
-    from gatelm.nn.masks import AttentionMask
     from gatelm.nn.model import Decoder, ModelConfig
 
     layer = {"ffn": {"kind": "none"}, **LAYERS[mixer]}
@@ -167,9 +167,9 @@ def draw(rows: list[dict[str, Any]], folder: Path) -> None:
     """Write cost.svg and cost.png."""
     import vl_convert
 
-    from gatelm.report.figures import EXPORT_FONT, replace
-    from gatelm.report.theme import CONFIG
-    from gatelm.report.vega import vega_lite_version
+    from gatelm.report.charts.figures import EXPORT_FONT, replace
+    from gatelm.report.charts.theme import CONFIG
+    from gatelm.report.charts.vega import vega_lite_version
 
     config = {**CONFIG, "font": EXPORT_FONT}
     drawn = vl_convert.vegalite_to_svg(chart(rows), vl_version=vega_lite_version(), config=config)

@@ -8,8 +8,8 @@ from gatelm.cli.recipe import load_recipe
 from gatelm.config.load import load, packaged_recipes
 from gatelm.nn.count import count
 from gatelm.nn.model import ModelConfig
-from gatelm.study.plan import Plan, PlannedRun, plan
-from gatelm.study.spec import StudyConfig, load_study
+from gatelm.study.planning.plan import Plan, PlannedRun, plan
+from gatelm.study.planning.spec import StudyConfig, load_study
 from gatelm.train.config import RunConfig
 
 ROOT = packaged_recipes()

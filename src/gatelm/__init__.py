@@ -1,6 +1,6 @@
 """gatelm: language models with gated attention, from the gate to the verdict."""
 
-from gatelm.hf.registration import register as _register
+from gatelm.hf.modeling.registration import register as _register
 
 __version__ = "0.1.0"
 

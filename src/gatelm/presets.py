@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gatelm.config.load import load, packaged_recipes
-from gatelm.nn.gate_presets import GATE_PRESETS, PRESET_DOCS
+from gatelm.nn.gates.presets import GATE_PRESETS, PRESET_DOCS
 from gatelm.nn.model import ModelConfig
 
 

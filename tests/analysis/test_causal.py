@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from gatelm.analysis.causal import control_positions, interventions
-from gatelm.analysis.gatelm_probe import GatelmProbe
-from gatelm.analysis.layout import Layout
-from gatelm.analysis.look import look
-from gatelm.analysis.recording import keep
+from gatelm.analysis.measure import look
+from gatelm.analysis.probe.gatelm_probe import GatelmProbe
+from gatelm.analysis.probe.layout import Layout
+from gatelm.analysis.probe.recording import keep
 
 
 def effects_of(model, rows, **settings):

@@ -1,7 +1,7 @@
 import torch
 
 from gatelm.analysis.estimate import available_bytes, estimate
-from gatelm.analysis.gatelm_probe import GatelmProbe
+from gatelm.analysis.probe.gatelm_probe import GatelmProbe
 from gatelm.analysis.windows import FirstToken, Windows
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from gatelm.analysis.gate_effects import gate_effects
-from gatelm.analysis.look import look
-from gatelm.analysis.metrics import METRICS, describe, split_mark
+from gatelm.analysis.measure import look
+from gatelm.analysis.metrics.registry import METRICS, describe, split_mark
 from gatelm.nn.init import init_weights
 from gatelm.nn.model import Decoder, ModelConfig
 

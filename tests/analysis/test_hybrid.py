@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from gatelm.analysis.causal import interventions
-from gatelm.analysis.gatelm_probe import GatelmProbe
-from gatelm.analysis.look import health, look
-from gatelm.analysis.metrics import HEALTH_METRICS
+from gatelm.analysis.measure import health, look
+from gatelm.analysis.metrics.registry import HEALTH_METRICS
+from gatelm.analysis.probe.gatelm_probe import GatelmProbe
 from gatelm.nn.init import init_weights
 from gatelm.nn.model import Decoder, ModelConfig
 

@@ -5,7 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from gatelm.analysis import loss
-from gatelm.analysis.layout import Placed
+from gatelm.analysis.probe.layout import Placed
 
 
 def test_targets_that_are_ignored_take_no_part(build, batch, monkeypatch):

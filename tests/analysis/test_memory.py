@@ -8,11 +8,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from gatelm.analysis.causal import interventions
-from gatelm.analysis.handover import DecoderHandover
-from gatelm.analysis.look import health, look
-from gatelm.analysis.streaming import attention_rows
-from gatelm.context.streaming import streaming_losses
-from gatelm.nn.masks import AttentionMask
+from gatelm.analysis.measure import health, look
+from gatelm.analysis.probe.handover import DecoderHandover
+from gatelm.analysis.statistics.streaming import attention_rows
+from gatelm.inference.streaming import streaming_losses
+from gatelm.nn.attention.masks import AttentionMask
 from gatelm.testing.statistics import naive_attention_rows
 
 

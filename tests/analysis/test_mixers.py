@@ -9,8 +9,8 @@ import torch
 
 from gatelm.analysis.causal import interventions
 from gatelm.analysis.gate_effects import gate_effects
-from gatelm.analysis.gatelm_probe import GatelmProbe
-from gatelm.analysis.look import health, look
+from gatelm.analysis.measure import health, look
+from gatelm.analysis.probe.gatelm_probe import GatelmProbe
 from gatelm.data.batch import Batch
 from gatelm.nn.init import init_weights
 from gatelm.nn.model import Decoder, ModelConfig

@@ -3,12 +3,12 @@ import copy
 import pytest
 import torch
 
-from gatelm.analysis.layout import Placed
 from gatelm.analysis.movement import gate_movement, sentence
-from gatelm.nn.gate import GateConfig, GateInit
+from gatelm.analysis.probe.layout import Placed
+from gatelm.nn.gates.gate import GateConfig, GateInit
+from gatelm.nn.gates.upcycle import add_gate
 from gatelm.nn.init import init_weights
 from gatelm.nn.model import Decoder, ModelConfig
-from gatelm.nn.upcycle import add_gate
 
 TREE = {
     "vocab_size": 20,

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from gatelm.analysis.layout import Layout
 from gatelm.analysis.outliers import Outliers, clamped, layer_names, set_to_mean
+from gatelm.analysis.probe.layout import Layout
 
 
 def stream(rows=2, tokens=12, width=8):

@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from gatelm.analysis.look import look
-from gatelm.analysis.streaming import attention_rows
+from gatelm.analysis.measure import look
+from gatelm.analysis.statistics.streaming import attention_rows
 from gatelm.data.batch import Batch
-from gatelm.nn.attention import use_backend
+from gatelm.nn.attention.masks import AttentionMask
+from gatelm.nn.attention.module import use_backend
+from gatelm.nn.attention.pattern import BlockSparseConfig, Pattern
 from gatelm.nn.init import init_weights
-from gatelm.nn.masks import AttentionMask
 from gatelm.nn.model import Decoder, ModelConfig
-from gatelm.nn.pattern import BlockSparseConfig, Pattern
 from gatelm.testing.statistics import naive_attention_rows
 
 SPARSE = {"block_tokens": 2, "stride_blocks": 3}

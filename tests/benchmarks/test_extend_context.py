@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from gatelm.context.scaling import scaled
 from gatelm.data.tokenizer import byte_tokenizer
+from gatelm.longcontext.scaling import scaled
 from gatelm.nn.init import init_weights
 from gatelm.nn.model import Decoder, ModelConfig
-from gatelm.train.export import export_model, load_model
+from gatelm.train.saving.export import export_model, load_model
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "extend_context.py"
 ORIGINAL, LENGTH, BLOCK = 2048, 4096, 256

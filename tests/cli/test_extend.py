@@ -9,7 +9,7 @@ from gatelm.cli.main import app
 from gatelm.data.tokenizer import byte_tokenizer
 from gatelm.nn.init import init_weights
 from gatelm.nn.model import Decoder, ModelConfig
-from gatelm.train.export import export_model, load_model
+from gatelm.train.saving.export import export_model, load_model
 
 TREE = {
     "vocab_size": 258,

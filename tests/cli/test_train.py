@@ -11,7 +11,7 @@ import yaml
 from typer.testing import CliRunner
 
 from gatelm.cli.train import train
-from gatelm.train import run as run_module
+from gatelm.train import trainer as run_module
 
 RECIPE = """
 name: tiny

@@ -10,7 +10,7 @@ from gatelm.data.tokenizer import byte_tokenizer
 from gatelm.eval.harness import run_tasks
 from gatelm.nn.init import init_weights
 from gatelm.nn.model import Decoder, ModelConfig
-from gatelm.train.export import export_model
+from gatelm.train.saving.export import export_model
 
 needs_harness = pytest.mark.skipif(
     importlib.util.find_spec("lm_eval") is None, reason="needs the package lm-eval"

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from gatelm.analysis.prefill import DecoderPrefill
 from gatelm.config import ConfigError
 from gatelm.data.tokenizer import byte_tokenizer
 from gatelm.eval.long import by_length, long_documents, sliding_windows
+from gatelm.inference.prefill import DecoderPrefill
 from gatelm.nn.init import init_weights
 from gatelm.nn.model import Decoder, ModelConfig
 

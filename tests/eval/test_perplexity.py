@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from gatelm.analysis.gatelm_probe import GatelmProbe
+from gatelm.analysis.probe.gatelm_probe import GatelmProbe
 from gatelm.config import ConfigError
 from gatelm.data.tokenizer import byte_tokenizer
 from gatelm.eval.perplexity import IGNORE, Rows, cut_rows, perplexity

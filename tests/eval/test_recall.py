@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from gatelm.analysis.gatelm_probe import GatelmProbe
+from gatelm.analysis.probe.gatelm_probe import GatelmProbe
 from gatelm.config import ConfigError
 from gatelm.data.config import AssociativeRecallConfig
 from gatelm.eval.recall import depth_of_answers, recall_by_depth, recall_config

@@ -5,8 +5,8 @@ import torch
 import transformers
 from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
 
-from gatelm.analysis.probe import Observer
-from gatelm.hf.probe import HFProbe
+from gatelm.analysis.probe.protocol import Observer
+from gatelm.hf.probe.hf_probe import HFProbe
 
 VOCAB = 97
 SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}

@@ -9,11 +9,11 @@ from transformers import (
     AutoModelForImageTextToText,
 )
 
-from gatelm.hf.paper_release import PaperForCausalLM, paper_config
-from gatelm.hf.wrapper import GatelmForCausalLM
+from gatelm.hf.modeling.paper_release import PaperForCausalLM, paper_config
+from gatelm.hf.modeling.wrapper import GatelmForCausalLM
 from gatelm.nn.init import init_weights
 from gatelm.nn.model import Decoder, ModelConfig
-from gatelm.train.export import export_model
+from gatelm.train.saving.export import export_model
 
 VOCAB = 97
 SIZES = {

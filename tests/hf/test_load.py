@@ -6,16 +6,16 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
-from gatelm.analysis.gatelm_probe import GatelmProbe
+from gatelm.analysis.probe.gatelm_probe import GatelmProbe
 from gatelm.config import ConfigError
 from gatelm.data.tokenizer import byte_tokenizer
 from gatelm.hf import load
 from gatelm.hf.load import open_model, stated_context
-from gatelm.hf.probe import HFProbe
-from gatelm.hf.tokenizer import HFTokenizer
+from gatelm.hf.probe.hf_probe import HFProbe
+from gatelm.hf.probe.tokenizer import HFTokenizer
 from gatelm.nn.init import init_weights
 from gatelm.nn.model import Decoder, ModelConfig
-from gatelm.train.export import export_model
+from gatelm.train.saving.export import export_model
 
 WORDS = ["<pad>", "<s>", "</s>", "the", "cat", "sat", "."]
 

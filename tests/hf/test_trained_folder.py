@@ -6,11 +6,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 import gatelm  # noqa: F401
 from gatelm.data.tokenizer import byte_tokenizer, train_bpe
-from gatelm.hf.generation import Sampling, open_generator, stream
 from gatelm.hf.load import open_model
+from gatelm.hf.modeling.generation import Sampling, open_generator, stream
 from gatelm.nn.init import init_weights
 from gatelm.nn.model import Decoder, ModelConfig
-from gatelm.train.export import export_model, load_model
+from gatelm.train.saving.export import export_model, load_model
 
 TEXT = "Fellow-citizens of the Senate: na\u00efve <|bos|> 1790,\n  the <|eos|> end."
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from gatelm.nn.buffer import Buffer
+from gatelm.nn.cache import Buffer
 
 
 @pytest.mark.parametrize("capacity", [None, 4, 20, 100])

@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from gatelm.config import ConfigError
 from gatelm.nn.count import cache_bytes, count, flops_per_token, kv_bytes_per_token, match_ffn_dim
-from gatelm.nn.gate_presets import GATE_PRESETS
+from gatelm.nn.gates.presets import GATE_PRESETS
 from gatelm.nn.init import init_weights
 from gatelm.nn.model import Decoder, ModelConfig
 from gatelm.presets import model_preset, model_presets

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from gatelm.nn.attention.masks import PADDING
 from gatelm.nn.cache import KVCache
 from gatelm.nn.init import init_weights
-from gatelm.nn.masks import PADDING
 from gatelm.nn.model import Decoder, ModelConfig
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gatelm.study.statistics import correct, mean_interval, paired_difference
+from gatelm.study.results.statistics import correct, mean_interval, paired_difference
 
 Metrics = dict[str, float]
 
@@ -304,7 +304,7 @@ def study_writer(tmp_path: Path) -> Callable[..., Path]:
 @pytest.fixture(scope="session")
 def built_report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The report of the full study, built once."""
-    from gatelm.report.build import build_report
+    from gatelm.report.study.build import build_report
 
     return build_report(full_study(tmp_path_factory.mktemp("full")))
 
@@ -396,7 +396,7 @@ def browser() -> SimpleNamespace:
 
 
 if __name__ == "__main__":
-    from gatelm.report.build import build_report
+    from gatelm.report.study.build import build_report
 
     target = Path(sys.argv[1])
     target.mkdir(parents=True, exist_ok=False)

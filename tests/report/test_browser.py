@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from gatelm.report.build import study_page
 from gatelm.report.load import read_study
+from gatelm.report.study.build import study_page
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,7 @@ import pytest
 
 from gatelm.config.base import ConfigError
 from gatelm.report.load import read_study
-from gatelm.report.sentences import progress, unfinished
+from gatelm.report.study.sentences import progress, unfinished
 
 Writer = Callable[..., Path]
 

@@ -3,17 +3,17 @@ import re
 
 import pytest
 
-from gatelm.report import charts
+from gatelm.report.charts import profiles
+from gatelm.report.charts.theme import Palette
+from gatelm.report.charts.vega import javascript
 from gatelm.report.page import Column, Control, Figure, Html, Page, join, swatch
-from gatelm.report.theme import Palette
-from gatelm.report.vega import javascript
 
 EVIL = '</script><script>alert("1")</script><img src=x onerror=alert(1)>'
 
 
 def figure(name: str, label: str = "none") -> Figure:
     rows = [{"arm": label, "label": label, "seed": 0, "x": x, "y": x} for x in range(3)]
-    chart = charts.curves(rows, Palette.of_arms([label]), title=label, x_title="s", y_title="y")
+    chart = profiles.curves(rows, Palette.of_arms([label]), title=label, x_title="s", y_title="y")
     return Figure(name, chart)
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gatelm.study.plan import plan
-from gatelm.study.spec import StudyConfig
+from gatelm.study.planning.plan import plan
+from gatelm.study.planning.spec import StudyConfig
 
 HERE = str(Path(__file__).parent)
 if HERE not in sys.path:  # worker processes inherit the path, and import the fake trainer by it

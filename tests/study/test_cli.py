@@ -12,7 +12,7 @@ import time
 import pytest
 from typer.testing import CliRunner
 
-from gatelm.cli.study import app
+from gatelm.cli.study.commands import app
 from gatelm.config import ConfigError
 from gatelm.config.load import dump
 
@@ -46,7 +46,7 @@ def test_report_needs_a_study(tmp_path):
 @pytest.fixture
 def small_report(monkeypatch):
     """The report has its own tests, and takes its time."""
-    from gatelm.report import build
+    from gatelm.report.study import build
 
     def build_report(root):
         page = root / "report.html"
@@ -86,7 +86,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(recipe, tmp_path):
     words += ["--set", "parts.main.base.train.total_steps=1000000"]
     words += ["--set", "parts.main.base.train.log_every_steps=1"]
     process = subprocess.Popen(
-        [sys.executable, "-c", "from gatelm.cli.study import app; app()", *words],
+        [sys.executable, "-c", "from gatelm.cli.study.commands import app; app()", *words],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -54,8 +54,8 @@ class FakeLook:
 @pytest.fixture
 def fake_look(monkeypatch):
     """The final look and the health pass, replaced by constants."""
-    module = types.ModuleType("gatelm.analysis.look")
+    module = types.ModuleType("gatelm.analysis.measure")
     module.look = lambda model, batches, **options: FakeLook()
     module.health = lambda model, batches: {"first_token_share": 0.25}
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    monkeypatch.setattr(gatelm.analysis, "look", module, raising=False)
+    monkeypatch.setattr(gatelm.analysis, "measure", module, raising=False)

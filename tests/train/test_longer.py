@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from gatelm.analysis.metrics import describe
+from gatelm.analysis.metrics.registry import describe
 from gatelm.config import ConfigError
-from gatelm.context.scaling import scaled
 from gatelm.data.source import build_source
+from gatelm.longcontext.scaling import scaled
 from gatelm.nn.init import init_weights
 from gatelm.nn.model import Decoder
 from gatelm.train.config import RunConfig

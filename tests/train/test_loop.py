@@ -5,18 +5,18 @@ import math
 import pytest
 import torch
 
-from gatelm.analysis.metrics import METRICS, split_mark
+from gatelm.analysis.metrics.registry import METRICS, split_mark
 from gatelm.config import ConfigError
 from gatelm.config.load import read_yaml
 from gatelm.data.source import build_source
-from gatelm.train import run as run_module
-from gatelm.train.checkpoint import CheckpointError
+from gatelm.train import trainer as run_module
 from gatelm.train.config import RunConfig
 from gatelm.train.evaluate import evaluate
-from gatelm.train.export import load_model
 from gatelm.train.loop import train
-from gatelm.train.metrics import read_metrics
 from gatelm.train.parallel import World
+from gatelm.train.saving.checkpoint import CheckpointError
+from gatelm.train.saving.export import load_model
+from gatelm.train.watching.metrics import read_metrics
 
 
 @pytest.fixture(autouse=True)
@@ -224,7 +224,7 @@ def test_divergence_is_an_outcome(tiny, tmp_path, monkeypatch):
 
 
 def test_a_folder_in_use_is_refused(tiny, tmp_path):
-    from gatelm.train.folder import exclusive
+    from gatelm.train.saving.folder import exclusive
 
     with exclusive(tmp_path), pytest.raises(ConfigError, match="another process"):
         train(tiny(), tmp_path)

@@ -12,8 +12,8 @@ from torch import nn
 from gatelm.config import ConfigError
 from gatelm.config.load import dump
 from gatelm.train.loop import train
-from gatelm.train.metrics import read_metrics
 from gatelm.train.parallel import BUCKET_BYTES, World, _buckets, world
+from gatelm.train.watching.metrics import read_metrics
 
 RANK = """
     import sys

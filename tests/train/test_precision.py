@@ -92,8 +92,8 @@ def on_a_cpu_without_bf16(code, tmp_path):
 
 def test_the_demo_trains_in_fp32_where_bf16_is_emulated(tmp_path):
     code = (
-        "from gatelm.study.plan import plan\n"
-        "from gatelm.study.spec import load_study\n"
+        "from gatelm.study.planning.plan import plan\n"
+        "from gatelm.study.planning.spec import load_study\n"
         "runs = plan(load_study('demo')).runs\n"
         "print(len(runs), {run.config.train.precision for run in runs})"
     )

@@ -7,9 +7,9 @@ import textwrap
 import pytest
 
 from gatelm.config.load import dump
-from gatelm.train import checkpoint
 from gatelm.train.loop import train
-from gatelm.train.metrics import read_metrics
+from gatelm.train.saving import checkpoint
+from gatelm.train.watching.metrics import read_metrics
 
 pytestmark = pytest.mark.usefixtures("fake_look")
 
@@ -75,7 +75,7 @@ RUN = """
     import os, signal, sys
     from pathlib import Path
     from gatelm.config.load import load
-    from gatelm.train import checkpoint
+    from gatelm.train.saving import checkpoint
     from gatelm.train.config import RunConfig
     from gatelm.train.loop import train
 
@@ -136,7 +136,7 @@ def test_kill_while_saving_then_resume_is_bitwise_one_run(tiny, tmp_path):
 def test_a_warning_replaces_random_numbers_of_another_torch(tiny, tmp_path, caplog):
     tree = {"train": {"stop_at_step": 2}}
     train(tiny(tree), tmp_path)
-    from gatelm.train import state as state_module
+    from gatelm.train.saving import state as state_module
 
     saved = json.loads((tmp_path / "checkpoints/step-00000002/state.json").read_text())
     saved["versions"]["torch"] = "1.0.0"

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from gatelm.study.vocabulary import sized
+from gatelm.study.planning.vocabulary import sized
 from gatelm.train import speed as speed_module
 from gatelm.train.precision import ProductSpeed
 from gatelm.train.speed import UTILISATION, run_flops, training_flops, training_speed

@@ -10,8 +10,8 @@ from gatelm.data.tokenizer import byte_tokenizer, train_bpe
 from gatelm.nn.init import init_weights
 from gatelm.nn.model import Decoder
 from gatelm.train.config import RunConfig
-from gatelm.train.export import export_model, load_model
 from gatelm.train.loop import train
+from gatelm.train.saving.export import export_model, load_model
 from gatelm.train.start import InitFrom, starting_model
 
 ZERO = {"site": "sdpa", "init": {"weight": "zeros"}}

@@ -5,8 +5,8 @@ report = analyze(model, ids)
 report.metrics["first_token_share"]
 """
 
-from gatelm.analysis.interventions import intervene
-from gatelm.analysis.recording import keep, record
-from gatelm.analysis.report import Report, analyze
+from gatelm.analysis.notebook import Report, analyze
+from gatelm.analysis.probe.interventions import intervene
+from gatelm.analysis.probe.recording import keep, record
 
 __all__ = ["Report", "analyze", "intervene", "keep", "record"]

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from gatelm.analysis.gatelm_probe import as_probe
-from gatelm.analysis.gates import GateTotals
-from gatelm.analysis.interventions import constant, zero_tokens
-from gatelm.analysis.layout import Batch, Layout, Placed
 from gatelm.analysis.loss import LossTotals
 from gatelm.analysis.outliers import Outliers, clamped, layer_names, set_to_mean
-from gatelm.analysis.probe import Change, Observer, Probe
+from gatelm.analysis.probe.gatelm_probe import as_probe
+from gatelm.analysis.probe.interventions import constant, zero_tokens
+from gatelm.analysis.probe.layout import Batch, Layout, Placed
+from gatelm.analysis.probe.protocol import Change, Observer, Probe
+from gatelm.analysis.statistics.gates import GateTotals
 from gatelm.nn.shapes import Bool, Float, Tensor
 
 GATE_MEAN_OF_THE_PAPER = 0.116

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import torch
 
-from gatelm.analysis.layout import Layout
-from gatelm.analysis.probe import AttentionCall, Observer, Probe
-from gatelm.analysis.profile import Carried, Profile
-from gatelm.analysis.streaming import attention_rows, weight_blocks
-from gatelm.analysis.totals import Totals
+from gatelm.analysis.probe.layout import Layout
+from gatelm.analysis.probe.protocol import AttentionCall, Observer, Probe
+from gatelm.analysis.statistics.profile import Carried, Profile
+from gatelm.analysis.statistics.streaming import attention_rows, weight_blocks
+from gatelm.analysis.statistics.totals import Totals
 from gatelm.analysis.windows import TOKENS_PER_BATCH, WindowBatch, Windows
-from gatelm.nn.masks import AttentionMask
+from gatelm.nn.attention.masks import AttentionMask
 from gatelm.nn.shapes import Float, Tensor
 
 TRIAL_TOKENS = 64

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from torch import nn
 
-from gatelm.analysis.interventions import Change, by_layer, constant, intervene
-from gatelm.analysis.layout import Batch
-from gatelm.analysis.metrics import CAUSAL_STEMS, causal_name
-from gatelm.analysis.summary import flat_metrics
-from gatelm.analysis.taps import decoder, gate_sites
-from gatelm.analysis.totals import Totals
+from gatelm.analysis.metrics.registry import CAUSAL_STEMS, causal_name
+from gatelm.analysis.metrics.summary import flat_metrics
+from gatelm.analysis.probe.interventions import Change, by_layer, constant, intervene
+from gatelm.analysis.probe.layout import Batch
+from gatelm.analysis.probe.taps import decoder, gate_sites
+from gatelm.analysis.statistics.totals import Totals
 from gatelm.nn.shapes import Tensor
 
 
@@ -23,7 +23,7 @@ def gate_effects(model: nn.Module, batches: Iterable[Batch]) -> dict[str, float]
     """Changes of loss, first-token share and sink rate under gates forced open, shut, to means.
 
     Each is the forced model's value minus the model's own on the same batches, named by
-    `metrics.causal_name`, for loss and share also by mark. open, shut: every score is 1, or 0.
+    `registry.causal_name`, for loss and share also by mark. open, shut: every score is 1, or 0.
     mean: each head's and channel's mean over the tokens of `batches`. Empty for a model without
     gates; what is not a number is left out. Four forwards; nothing about the model changes.
 

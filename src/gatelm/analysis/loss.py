@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from gatelm.analysis.layout import Placed
-from gatelm.analysis.precise import double
+from gatelm.analysis.probe.layout import Placed
+from gatelm.analysis.statistics.precise import double
 from gatelm.nn.shapes import Bool, Float, Tensor
 
 LOGITS_PER_BLOCK = 1 << 24

@@ -8,11 +8,11 @@ from typing import Any
 
 from torch import nn
 
-from gatelm.analysis.gatelm_probe import GatelmProbe
-from gatelm.analysis.gates import GateTotals
-from gatelm.analysis.layout import Batch, Layout, Placed
-from gatelm.analysis.precise import double
-from gatelm.analysis.probe import Observer
+from gatelm.analysis.probe.gatelm_probe import GatelmProbe
+from gatelm.analysis.probe.layout import Batch, Layout, Placed
+from gatelm.analysis.probe.protocol import Observer
+from gatelm.analysis.statistics.gates import GateTotals
+from gatelm.analysis.statistics.precise import double
 from gatelm.nn.shapes import Float, Tensor
 
 MOVED = 0.01
@@ -29,7 +29,7 @@ class Movement:
     weights: dict[str, float] = field(default_factory=dict)
 
     def metrics(self) -> dict[str, float]:
-        """Flat, by the names of `metrics.METRICS`; means over gates weigh each gate the same."""
+        """Flat, by the names of `registry.METRICS`; means over gates weigh each gate the same."""
         if not self.gates:
             return {}
         count = len(self.gates)

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import torch
 
-from gatelm.analysis.layout import Layout
-from gatelm.analysis.massive import MASSIVE_ABS, MASSIVE_RATIO
-from gatelm.analysis.precise import double
-from gatelm.analysis.probe import Change
+from gatelm.analysis.probe.layout import Layout
+from gatelm.analysis.probe.protocol import Change
+from gatelm.analysis.statistics.massive import MASSIVE_ABS, MASSIVE_RATIO
+from gatelm.analysis.statistics.precise import double
 from gatelm.nn.shapes import Bool, Float, Tensor
 
 

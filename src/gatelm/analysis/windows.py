@@ -9,8 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor as AnyTensor
 
-from gatelm.analysis.maps import evenly
-from gatelm.analysis.probe import TextTokenizer
+from gatelm.analysis.probe.protocol import TextTokenizer
+from gatelm.analysis.statistics.maps import evenly
 from gatelm.config.base import ConfigError
 
 Bos = Literal["auto", "always", "never"]

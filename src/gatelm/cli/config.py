@@ -73,9 +73,9 @@ def diff(
 @app.command()
 def gates(as_json: Json = False) -> None:
     """List the axes of a gate with their values, and the presets by name."""
-    from gatelm.nn.gate import ACTIVATIONS, INPUT_DOCS, OPERATIONS, SHARINGS
-    from gatelm.nn.gate_presets import PRESET_DOCS
-    from gatelm.nn.sites import SITE_DOCS
+    from gatelm.nn.gates.gate import ACTIVATIONS, INPUT_DOCS, OPERATIONS, SHARINGS
+    from gatelm.nn.gates.presets import PRESET_DOCS
+    from gatelm.nn.gates.sites import SITE_DOCS
 
     axes: dict[str, dict[str, str]] = {
         "site": SITE_DOCS,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from gatelm.hf.planner import Option
+    from gatelm.hf.convert.planner import Option
 
 
 def convert(
@@ -82,8 +82,8 @@ def convert(
         return
     if target is None:
         raise ConfigError("convert: name the folder to write (or --plan to write nothing)")
-    from gatelm.hf.convert import Options
-    from gatelm.hf.convert import convert as run
+    from gatelm.hf.convert.convert import Options
+    from gatelm.hf.convert.convert import convert as run
 
     options = Options(
         to=to,
@@ -106,13 +106,13 @@ def convert(
 
 
 def _plan(source: str, layout: str | None, gate: str | None, how: str, as_json: bool) -> None:
-    from gatelm.hf.checkpoint import read_source
-    from gatelm.hf.planner import plan
+    from gatelm.hf.convert.checkpoint import read_source
+    from gatelm.hf.convert.planner import plan
 
     model = read_source(source, layout=layout)
     cfg = model.cfg
     if gate is not None:
-        from gatelm.hf.upcycle import add_gate
+        from gatelm.nn.gates.upcycle import add_gate
 
         cfg, _ = add_gate(cfg, model.state, gate, how)
     options = plan(cfg)

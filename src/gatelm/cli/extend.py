@@ -11,7 +11,7 @@ import typer
 from gatelm.cli.options import typed
 
 if TYPE_CHECKING:
-    from gatelm.hf.extend import Extended
+    from gatelm.hf.convert.extend import Extended
 
 
 OF_TRAINING = ("train_length", "data", "batch_size", "lr", "device")
@@ -82,10 +82,10 @@ def extend(
     from rich.console import Console
 
     from gatelm.config import ConfigError
-    from gatelm.context.extend import Request
-    from gatelm.hf.extend import Training, extend_model
-    from gatelm.train.progress import ProgressDisplay
+    from gatelm.hf.convert.extend import Training, extend_model
+    from gatelm.longcontext.extend import Request
     from gatelm.train.stop import StopSignals
+    from gatelm.train.watching.progress import ProgressDisplay
 
     for name, spelling in typed(context):
         if train_tokens is None and name in OF_TRAINING:

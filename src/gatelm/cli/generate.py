@@ -45,7 +45,7 @@ def generate(
         raise ConfigError("--top-p: a probability above 0, at most 1")
     if prompt == "-":
         prompt = typer.get_text_stream("stdin").read()
-    from gatelm.hf.generation import Sampling, open_generator, stream
+    from gatelm.hf.modeling.generation import Sampling, open_generator, stream
 
     generator, tokenizer = open_generator(model, device=device, dtype=dtype)
     _write(prompt)

@@ -9,8 +9,10 @@ from typing import Annotated
 import typer
 
 from gatelm import __version__
-from gatelm.cli import analyze, config, convert, data, extend, generate, info, study, train
-from gatelm.cli import eval as evaluation
+from gatelm.cli import config, convert, data, extend, generate, info, train
+from gatelm.cli.analyze import commands as analyze
+from gatelm.cli.eval import commands as evaluation
+from gatelm.cli.study import commands as study
 
 app = typer.Typer(
     name="gatelm",

@@ -24,7 +24,7 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> tuple[Config, Loade
     loaded = load(name, overrides)
     where = str(loaded.path)
     if "parts" in loaded.tree:
-        from gatelm.study.spec import load_study
+        from gatelm.study.planning.spec import load_study
 
         return load_study(name, overrides), loaded
     if "model" in loaded.tree or "init_from" in loaded.tree:
@@ -72,6 +72,6 @@ def model_of(config: Config, name: str) -> tuple[ModelConfig, int]:
         return config, 4096
     if not isinstance(config, RunConfig):
         raise ConfigError(f"{name}: a study has many models; `gatelm study plan {name}` lists them")
-    from gatelm.study.vocabulary import sized
+    from gatelm.study.planning.vocabulary import sized
 
     return sized(config), config.data.seq_len

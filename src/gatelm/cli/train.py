@@ -10,7 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from gatelm.train.config import RunConfig
-    from gatelm.train.folder import RunResult
+    from gatelm.train.saving.folder import RunResult
 
 
 def train(
@@ -48,8 +48,8 @@ def train(
 
     from gatelm.cli.recipe import load_run
     from gatelm.train.loop import train as train_run
-    from gatelm.train.progress import ProgressDisplay
     from gatelm.train.stop import StopSignals
+    from gatelm.train.watching.progress import ProgressDisplay
 
     cfg, _ = load_run(recipe, overrides or ())
     folder = out or Path("runs") / cfg.name
@@ -102,7 +102,7 @@ def _summary(result: RunResult, cfg: RunConfig, again: str, *, was_there: bool) 
 def _json(result: RunResult) -> str:
     import json
 
-    from gatelm.train.files import finite
+    from gatelm.io.files import finite
 
     return json.dumps(finite({**result.to_json(), "folder": str(result.folder)}))
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
-from gatelm.analysis.prefill import CHUNK_TOKENS, Prefill, token_losses
-from gatelm.analysis.probe import TextTokenizer
+from gatelm.analysis.probe.protocol import TextTokenizer
 from gatelm.analysis.windows import Bos, FirstToken, first_token
 from gatelm.config import ConfigError
 from gatelm.eval.perplexity import Bin, position_bins
+from gatelm.inference.prefill import CHUNK_TOKENS, Prefill, token_losses
 from gatelm.nn.shapes import Float, Int, Tensor
 
 Progress = Callable[[str, int, int], None]

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from gatelm.analysis.maps import evenly
-from gatelm.analysis.probe import Probe, TextTokenizer
+from gatelm.analysis.probe.protocol import Probe, TextTokenizer
+from gatelm.analysis.statistics.maps import evenly
 from gatelm.analysis.windows import Bos, FirstToken, first_token
 from gatelm.config import ConfigError
-from gatelm.nn.masks import PADDING
+from gatelm.nn.attention.masks import PADDING
 
 IGNORE = -100
 LOGITS_PER_BLOCK = 1 << 24

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from gatelm.analysis.probe import Probe
+from gatelm.analysis.probe.protocol import Probe
 from gatelm.config import ConfigError
 from gatelm.data.config import AssociativeRecallConfig
 from gatelm.data.source import build_source

@@ -28,14 +28,14 @@ from transformers.models.auto.configuration_auto import (
 )
 from transformers.utils import logging
 
-from gatelm.analysis.gatelm_probe import GatelmProbe
-from gatelm.analysis.probe import Probe, TextTokenizer
+from gatelm.analysis.probe.gatelm_probe import GatelmProbe
+from gatelm.analysis.probe.protocol import Probe, TextTokenizer
 from gatelm.config import ConfigError
 from gatelm.config.base import nearest
-from gatelm.hf.paper_release import PaperForCausalLM, is_paper_release, paper_config
-from gatelm.hf.probe import HFProbe
-from gatelm.hf.tokenizer import GatelmTokenizer, HFTokenizer
-from gatelm.train.export import (
+from gatelm.hf.modeling.paper_release import PaperForCausalLM, is_paper_release, paper_config
+from gatelm.hf.probe.hf_probe import HFProbe
+from gatelm.hf.probe.tokenizer import GatelmTokenizer, HFTokenizer
+from gatelm.train.saving.export import (
     CONTEXT,
     TOKENIZER,
     TOKENIZER_CONFIG,

@@ -9,21 +9,21 @@ from torch import nn
 from torch.nn import functional as F
 
 from gatelm.config import Config, ConfigError, by_kind, nearest
-from gatelm.nn.attention_config import AttentionConfig
-from gatelm.nn.context import Context
-from gatelm.nn.ffn import FFNConfig, MLPConfig, NoFFNConfig, SwiGLUConfig, build_ffn
-from gatelm.nn.gate import (
+from gatelm.nn.attention.config import AttentionConfig
+from gatelm.nn.ffn.config import FFNConfig, MLPConfig, NoFFNConfig, SwiGLUConfig, build_ffn
+from gatelm.nn.forward_state import Context
+from gatelm.nn.gates.gate import (
     GateConfig,
     SiteActivationConfig,
     SiteNormConfig,
     SiteShape,
     build_modifier,
 )
-from gatelm.nn.gate_presets import GATE_PRESETS
+from gatelm.nn.gates.presets import GATE_PRESETS
+from gatelm.nn.gates.sites import ATTENTION_SITES, BLOCK_SITES, BLOCK_TAPS, Sites, Sources, Taps
 from gatelm.nn.mixers import MixerConfig, build_mixer
 from gatelm.nn.norm import Norm, NormConfig
 from gatelm.nn.shapes import Float, Tensor
-from gatelm.nn.sites import ATTENTION_SITES, BLOCK_SITES, BLOCK_TAPS, Sites, Sources, Taps
 
 Modifier = Annotated[
     Annotated[GateConfig, Tag("gate")]

@@ -6,11 +6,116 @@ from dataclasses import dataclass
 
 import torch
 
-from gatelm.nn.buffer import Buffer
-from gatelm.nn.masks import AttentionMask
-from gatelm.nn.pattern import Pattern
-from gatelm.nn.ring import Ring, extend_ring
+from gatelm.nn.attention.masks import AttentionMask
+from gatelm.nn.attention.pattern import Pattern
 from gatelm.nn.shapes import Bool, Float, Int, Tensor
+
+
+class Buffer:
+    """Rows of tokens so far, in room for more of them.
+
+    capacity_tokens: room to begin with, where the length is known; beyond it, and without it, room
+    grows by a half, so that a text of S tokens is copied a few times, not S times.
+    """
+
+    def __init__(self, capacity_tokens: int | None = None):
+        self._capacity = capacity_tokens or 0
+        self._room = torch.empty(0)
+        self._length = 0
+
+    @property
+    def tokens(self) -> Float[Tensor, "B S *rest"]:
+        """What was appended so far; a view, valid until rows are reordered."""
+        return self._room[:, : self._length]
+
+    def append(self, new: Float[Tensor, "B T *rest"]) -> Float[Tensor, "B S *rest"]:
+        """Add tokens; returns all of them.
+
+        Where gradients are wanted all is copied, since the backward pass needs what it saw.
+        """
+        length = self._length + new.shape[1]
+        needs_grad = new.requires_grad or (self._length > 0 and self._room.requires_grad)
+        if torch.is_grad_enabled() and needs_grad:
+            self._room = torch.cat((self.tokens, new), dim=1) if self._length else new
+        else:
+            if not self._length or length > self._room.shape[1]:
+                self._grow(new, length)
+            self._room[:, self._length : length] = new
+        self._length = length
+        return self.tokens
+
+    def _grow(self, like: Float[Tensor, "B T *rest"], length: int) -> None:
+        old = self.tokens if self._length else None
+        room = max(length, self._capacity, self._room.shape[1] * 3 // 2 if self._length else 0)
+        self._room = like.new_empty(like.shape[0], room, *like.shape[2:])
+        if old is not None:
+            self._room[:, : self._length] = old
+
+
+@dataclass
+class Ring:
+    """The last window - 1 tokens, after those of the first that have left the window.
+
+    first_index: index in the row of the tokens kept beside the last ones, -1 for none. Memory is
+    bounded by the window whatever the length of the text.
+    """
+
+    k: Float[Tensor, "B L K H"]
+    v: Float[Tensor, "B L K V"]
+    first_index: Int[Tensor, "b n"] | None = None
+
+    @property
+    def num_first(self) -> int:
+        return 0 if self.first_index is None else self.first_index.shape[1]
+
+
+def extend_ring(
+    ring: Ring | None,
+    k: Float[Tensor, "B T K H"],
+    v: Float[Tensor, "B T K V"],
+    mask: AttentionMask,
+    pattern: Pattern,
+) -> tuple[Float[Tensor, "B L K H"], Float[Tensor, "B L K V"], AttentionMask, Ring]:
+    """Keys and values in reach of this call's queries, their mask, and what is kept after it."""
+    assert pattern.window_tokens is not None
+    index: Tensor | None = None
+    if ring is not None:
+        k, v = torch.cat((ring.k, k), dim=1), torch.cat((ring.v, v), dim=1)
+        recent = k.shape[1] - ring.num_first
+        if ring.first_index is None:
+            mask = mask.last(recent)
+        else:
+            index = _with_recent(ring.first_index, mask, recent)
+            mask = mask.at((pattern.window_tokens, pattern.first_tokens), index)
+    keep = min(mask.num_tokens, pattern.window_tokens - 1)
+    recent_k, recent_v = (t[:, t.shape[1] - keep :] for t in (k, v))
+    if not pattern.first_tokens or mask.num_tokens <= keep:
+        return k, v, mask, Ring(recent_k.clone(), recent_v.clone())
+    first = _evicted_first(mask, pattern, keep)
+    if index is None:
+        index = torch.arange(mask.num_tokens - k.shape[1], mask.num_tokens, device=k.device)[None]
+    at = (index[:, None, :] == first[:, :, None]).int().argmax(dim=-1)
+    first_k, first_v = (_take(t, at) for t in (k, v))
+    new = Ring(torch.cat((first_k, recent_k), 1), torch.cat((first_v, recent_v), 1), first)
+    return k, v, mask, new
+
+
+def _with_recent(first: Int[Tensor, "b n"], mask: AttentionMask, recent: int) -> Int[Tensor, "B L"]:
+    """Row indices of the first keys and of the `recent` last ones."""
+    last = torch.arange(mask.num_tokens - recent, mask.num_tokens, device=first.device)
+    return torch.cat((first, last.expand(len(first), -1)), dim=1)
+
+
+def _evicted_first(mask: AttentionMask, pattern: Pattern, keep: int) -> Int[Tensor, "b n"]:
+    """Row indices of the first tokens of each row's last document; -1 for those still in reach."""
+    begins = mask.num_tokens - 1 - mask.places[:, -1:]
+    first = begins + torch.arange(pattern.first_tokens, device=begins.device)
+    return torch.where(first < mask.num_tokens - keep, first, -1)
+
+
+def _take(t: Float[Tensor, "B L K H"], at: Int[Tensor, "b n"]) -> Float[Tensor, "B n K H"]:
+    at = at.expand(len(t), -1)[..., None, None].expand(-1, -1, *t.shape[2:])
+    return t.gather(1, at)
 
 
 class KVCache:

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
 
 from gatelm.config import ConfigError
-from gatelm.nn.attention_config import AttentionConfig
-from gatelm.nn.backends import BACKENDS
+from gatelm.nn.attention.backends import BACKENDS
+from gatelm.nn.attention.config import AttentionConfig
+from gatelm.nn.attention.cross import MemoryConfig
 from gatelm.nn.block import LayerConfig
-from gatelm.nn.ffn import NoFFNConfig
-from gatelm.nn.gate import GateConfig, SiteShape
-from gatelm.nn.memory import MemoryConfig
-from gatelm.nn.sites import BLOCK_SITES
-
-if TYPE_CHECKING:
-    from gatelm.nn.encoder import EncoderConfig
+from gatelm.nn.ffn.config import NoFFNConfig
+from gatelm.nn.gates.gate import GateConfig, SiteShape
+from gatelm.nn.gates.sites import BLOCK_SITES
 
 
 def check_layer(layer: LayerConfig, hidden_dim: int, index: int) -> None:
@@ -43,29 +39,6 @@ def memories(layers: Iterable[LayerConfig]) -> Iterator[MemoryConfig]:
     for layer in layers:
         if isinstance(layer.mixer, AttentionConfig) and layer.mixer.memory is not None:
             yield layer.mixer.memory
-
-
-def check_memory(layers: Sequence[LayerConfig], encoder: EncoderConfig | None) -> None:
-    """Raises ConfigError for decoder layers and an encoder that do not fit each other."""
-    for index, layer in enumerate(layers):
-        if isinstance(layer.mixer, AttentionConfig) and layer.mixer.direction == "full":
-            raise ConfigError(
-                f"layer {index}: mixer.direction: full shows a decoder the tokens that it is to "
-                "predict; use causal"
-            )
-    found = list(memories(layers))
-    if any(memory != found[0] for memory in found):
-        raise ConfigError("mixer.memory: the layers that read a second sequence describe two")
-    if encoder is None:
-        return
-    if not found:
-        raise ConfigError("encoder: no layer reads it; set mixer.memory in one, or leave it out")
-    made = MemoryConfig(hidden_dim=encoder.hidden_dim, max_tokens=encoder.max_tokens)
-    if found[0] != made:
-        raise ConfigError(
-            f"mixer.memory: the encoder's states are hidden_dim {made.hidden_dim} and max_tokens "
-            f"{made.max_tokens}; say the same"
-        )
 
 
 def _check_sites(layer: LayerConfig, hidden_dim: int, index: int) -> None:

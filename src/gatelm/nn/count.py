@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gatelm.nn.attention_config import AttentionConfig
+from gatelm.nn.attention.config import AttentionConfig
 from gatelm.nn.block import LayerConfig
-from gatelm.nn.ffn import NoFFNConfig
-from gatelm.nn.gate import GateConfig, ModifierConfig, SiteNormConfig, SiteShape
+from gatelm.nn.cost import Part
+from gatelm.nn.ffn.config import NoFFNConfig
+from gatelm.nn.gates.gate import GateConfig, ModifierConfig, SiteNormConfig, SiteShape
 from gatelm.nn.model import ModelConfig
-from gatelm.nn.parts import Part
 
 
 @dataclass(frozen=True)

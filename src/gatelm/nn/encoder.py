@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import torch
@@ -9,10 +10,12 @@ from pydantic import Field, model_validator
 from torch import nn
 
 from gatelm.config import Config, ConfigError
+from gatelm.nn.attention.config import AttentionConfig
+from gatelm.nn.attention.cross import MemoryConfig
+from gatelm.nn.attention.masks import PADDING, AttentionMask
 from gatelm.nn.block import Block, LayerConfig
-from gatelm.nn.check import check_layer
-from gatelm.nn.context import Context
-from gatelm.nn.masks import PADDING, AttentionMask
+from gatelm.nn.check import check_layer, memories
+from gatelm.nn.forward_state import Context
 from gatelm.nn.norm import Norm, NormConfig
 from gatelm.nn.shapes import Bool, Float, Int, Tensor
 
@@ -100,3 +103,26 @@ class Encoder(nn.Module):
         for block in self.layers:
             x = block(x, context)
         return self.final_norm(x)
+
+
+def check_memory(layers: Sequence[LayerConfig], encoder: EncoderConfig | None) -> None:
+    """Raises ConfigError for decoder layers and an encoder that do not fit each other."""
+    for index, layer in enumerate(layers):
+        if isinstance(layer.mixer, AttentionConfig) and layer.mixer.direction == "full":
+            raise ConfigError(
+                f"layer {index}: mixer.direction: full shows a decoder the tokens that it is to "
+                "predict; use causal"
+            )
+    found = list(memories(layers))
+    if any(memory != found[0] for memory in found):
+        raise ConfigError("mixer.memory: the layers that read a second sequence describe two")
+    if encoder is None:
+        return
+    if not found:
+        raise ConfigError("encoder: no layer reads it; set mixer.memory in one, or leave it out")
+    made = MemoryConfig(hidden_dim=encoder.hidden_dim, max_tokens=encoder.max_tokens)
+    if found[0] != made:
+        raise ConfigError(
+            f"mixer.memory: the encoder's states are hidden_dim {made.hidden_dim} and max_tokens "
+            f"{made.max_tokens}; say the same"
+        )

@@ -13,10 +13,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from gatelm.nn.gate import Gate, GateProjection
+from gatelm.nn.ffn.moe import Experts
+from gatelm.nn.gates.gate import Gate, GateProjection
 from gatelm.nn.mixers.short_conv import ShortConv
 from gatelm.nn.model import Decoder, InitConfig
-from gatelm.nn.moe import Experts
 from gatelm.nn.norm import Norm
 
 WEIGHT_INITS: dict[str, Callable[[int, int, float], float]] = {

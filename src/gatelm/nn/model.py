@@ -11,15 +11,15 @@ from torch.nn import functional as F
 
 from gatelm.config import Config, ConfigError, added_later
 from gatelm.config.load import set_path
+from gatelm.nn.attention.cross import Memory, MemoryConfig, begin_memory
+from gatelm.nn.attention.masks import AttentionMask, positions_in_documents
 from gatelm.nn.block import Block, LayerConfig
 from gatelm.nn.cache import KVCache
-from gatelm.nn.check import check_layer, check_memory, memories
-from gatelm.nn.context import Context
-from gatelm.nn.encoder import Encoder, EncoderConfig
-from gatelm.nn.masks import AttentionMask, positions_in_documents
-from gatelm.nn.memory import Memory, MemoryConfig, begin_memory
+from gatelm.nn.check import check_layer, memories
+from gatelm.nn.encoder import Encoder, EncoderConfig, check_memory
+from gatelm.nn.ffn.routing import Routing
+from gatelm.nn.forward_state import Context
 from gatelm.nn.norm import Norm, NormConfig
-from gatelm.nn.routing import Routing
 from gatelm.nn.shapes import Bool, Float, Int, Tensor
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from gatelm.analysis import metrics
+from gatelm.analysis.metrics import registry
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Described:
 def describe(name: str) -> Described:
     """The metric `name`, marks included; one that is not registered keeps its bare name."""
     try:
-        metric = metrics.describe(name)
+        metric = registry.describe(name)
     except ValueError:
         return Described(name, name.replace("_", " "), "No definition is recorded.", None, "")
     return Described(name, metric.label, metric.definition, metric.better, metric.unit or "")

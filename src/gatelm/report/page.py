@@ -17,9 +17,9 @@ from typing import Any, Literal
 
 import altair as alt
 
-from gatelm.report.axes import Chart
-from gatelm.report.theme import CONFIG, FONT
-from gatelm.report.vega import javascript
+from gatelm.report.charts.axes import Chart
+from gatelm.report.charts.theme import CONFIG, FONT
+from gatelm.report.charts.vega import javascript
 
 Align = Literal["left", "right"]
 

@@ -10,7 +10,7 @@ import torch
 from gatelm.nn.block import LayerConfig
 from gatelm.nn.mixers.linear import EPS, LinearAttentionConfig
 from gatelm.nn.mixers.mamba2 import Mamba2Config
-from gatelm.nn.rope import RopeConfig
+from gatelm.nn.positions.rope import RopeConfig
 from gatelm.nn.shapes import Float, Int, Tensor
 from gatelm.testing.delta import begins, reference_short_conv
 from gatelm.testing.reference import Params, _at_site, _norm, by_row

@@ -1,4 +1,4 @@
-"""The naive twin of `nn.moe`: one token, one expert at a time, with plain formulas."""
+"""The naive twin of `nn.ffn.moe`: one token, one expert at a time, with plain formulas."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import torch
 
-from gatelm.nn.moe import MoEConfig
+from gatelm.nn.ffn.moe import MoEConfig
 from gatelm.nn.shapes import Float, Int, Tensor
 from gatelm.testing.reference import REFERENCE_ACTIVATIONS
 
@@ -14,7 +14,7 @@ Params = Mapping[str, Tensor]
 
 
 def reference_moe(cfg: MoEConfig, params: Params, x: Float[Tensor, "B T D"]) -> Tensor:
-    """The layer's branch (B,T,D); `params` by their names in `nn.moe.MoE`."""
+    """The layer's branch (B,T,D); `params` by their names in `nn.ffn.moe.MoE`."""
     return torch.stack([torch.stack([_token(cfg, params, t) for t in row]) for row in x])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gatelm.nn.pattern import Pattern
+from gatelm.nn.attention.pattern import Pattern
 
 
 def visible(i: int, j: int, documents: list[int], pattern: Pattern) -> bool:

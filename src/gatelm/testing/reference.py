@@ -11,7 +11,7 @@ from functools import partial
 import torch
 
 from gatelm.nn.block import LayerConfig
-from gatelm.nn.gate import ACTIVATIONS, GateConfig, SiteActivationConfig, SiteNormConfig
+from gatelm.nn.gates.gate import ACTIVATIONS, GateConfig, SiteActivationConfig, SiteNormConfig
 from gatelm.nn.norm import NormConfig
 from gatelm.nn.shapes import Float, Int, Tensor
 from gatelm.testing.patterns import added

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from gatelm.nn.rope import RopeConfig
-from gatelm.nn.rope_scaling import (
+from gatelm.nn.positions.rope import RopeConfig
+from gatelm.nn.positions.scaling import (
     DynamicNtkScaling,
     LinearScaling,
     Llama3Scaling,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from gatelm.nn.masks import PADDING, AttentionMask
-from gatelm.nn.pattern import Pattern
+from gatelm.nn.attention.masks import PADDING, AttentionMask
+from gatelm.nn.attention.pattern import Pattern
 from gatelm.nn.shapes import Float, Tensor
 
 
@@ -47,7 +47,7 @@ def naive_attention_rows(
     sink_logits: Float[Tensor, "N"] | None = None,
     alibi_slopes: tuple[float, ...] | None = None,
 ) -> dict[str, Tensor]:
-    """The fields of `gatelm.analysis.streaming.AttentionRows`, by loops and full matrices."""
+    """The fields of `analysis.statistics.streaming.AttentionRows`, by loops and full matrices."""
     scores, weights, lse = naive_weights(
         q,
         k,

@@ -10,9 +10,10 @@ from pydantic import Field, model_validator
 from gatelm.config import Config, ConfigError, added_later, not_identity
 from gatelm.config.load import merge
 from gatelm.data.config import DataConfig, PatchRecallConfig
+from gatelm.longcontext.scaling import scaled
 from gatelm.nn.model import ModelConfig
 from gatelm.optim.config import OptimConfig
-from gatelm.train.longer_config import LongerConfig, check_longer
+from gatelm.train.longer_config import LongerConfig, longer_data
 from gatelm.train.start import InitFrom, tokenizer_file, trained_config
 
 
@@ -24,7 +25,7 @@ class RouterLossConfig(Config):
     """
 
     balance: float = Field(default=0.01, ge=0)
-    """Weight of num_experts * sum_i f_i P_i (`nn.routing.balance_loss`)."""
+    """Weight of num_experts * sum_i f_i P_i (`nn.ffn.routing.balance_loss`)."""
     z: float = Field(default=0.001, ge=0)
     """Weight of the squared log-sum-exp of the router's logits (arXiv 2202.08906)."""
 
@@ -201,3 +202,18 @@ def _with_tokenizer(data: Any, path: str) -> Any:
         return data
     file = tokenizer_file(path)
     return data if file is None else {**data, "tokenizer": {"kind": "file", "path": str(file)}}
+
+
+def check_longer(cfg: RunConfig) -> None:
+    """Raises ValueError for what the run's model or data cannot do on longer rows."""
+    assert cfg.longer is not None
+    if cfg.model.position_embedding is not None:
+        raise ValueError("longer: the model has learned positions, which end where training did")
+    if cfg.longer.train_steps is not None and cfg.longer.train_factor not in cfg.longer.factors:
+        raise ValueError(
+            f"longer.train_factor: {cfg.longer.train_factor} is not among longer.factors"
+        )
+    for factor in cfg.longer.factors:
+        longer_data(cfg.data, factor)
+        for method in {*cfg.longer.methods, *cfg.longer.train_methods} - {"none"}:
+            scaled(cfg.model, method, factor, cfg.data.seq_len)

@@ -44,10 +44,10 @@ def evaluate(model: nn.Module, source: Source, cfg: TrainConfig, world: World) -
 
 def health_metrics(model: nn.Module, source: Source, cfg: TrainConfig) -> dict[str, float]:
     """Sinks, activations, gates and logits on `cfg.health_sequences` held-out sequences."""
-    from gatelm.analysis import look
+    from gatelm.analysis import measure
 
     with evaluating(model):
-        return look.health(model, look_batches(source, cfg, cfg.health_sequences))
+        return measure.health(model, look_batches(source, cfg, cfg.health_sequences))
 
 
 def look_batches(source: Source, cfg: TrainConfig, sequences: int) -> Iterator[Batch]:

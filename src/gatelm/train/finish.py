@@ -6,15 +6,15 @@ import math
 from typing import TYPE_CHECKING
 
 from gatelm.data.source import Source
+from gatelm.io.files import write_json
 from gatelm.nn.model import Decoder
 from gatelm.train.config import RunConfig
 from gatelm.train.evaluate import evaluating, look_batches
-from gatelm.train.export import export_model
-from gatelm.train.files import write_json
-from gatelm.train.folder import RunFolder
 from gatelm.train.longer import longer_metrics
+from gatelm.train.saving.export import export_model
+from gatelm.train.saving.folder import RunFolder
+from gatelm.train.saving.state import TrainState, versions
 from gatelm.train.start import model_folder, starting_model
-from gatelm.train.state import TrainState, versions
 
 if TYPE_CHECKING:
     from gatelm.analysis.movement import Movement
@@ -28,13 +28,13 @@ def finish(
     The look computes in fp32 whatever the precision of training, so its loss is comparable across
     precisions; validations along the way are in the precision of training.
     """
-    from gatelm.analysis import look
-    from gatelm.analysis.experts import expert_metrics, expert_tree, expert_use
+    from gatelm.analysis import measure
+    from gatelm.analysis.statistics.experts import expert_metrics, expert_tree, expert_use
 
     model = state.model
     assert isinstance(model, Decoder)
     with evaluating(model):
-        final = look.look(
+        final = measure.look(
             model,
             look_batches(source, cfg.train, cfg.train.eval_sequences),
             bytes_per_token=source.bytes_per_token,

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gatelm.analysis.longer_metrics import KEPT, LongerName
-from gatelm.context.scaling import scaled
+from gatelm.analysis.metrics.longer_metrics import KEPT, LongerName
 from gatelm.data.batch import IGNORE, Batch
 from gatelm.data.source import Source, build_source
-from gatelm.nn.masks import positions_in_documents
+from gatelm.longcontext.scaling import scaled
+from gatelm.nn.attention.masks import positions_in_documents
 from gatelm.nn.model import Decoder
 from gatelm.optim.build import build_optimizer, set_lr
 from gatelm.train.evaluate import evaluating
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def longer_metrics(cfg: RunConfig, model: Decoder) -> dict[str, float]:
-    """Metrics of `cfg.longer` by the names of `analysis.longer_metrics`."""
+    """Metrics of `cfg.longer` by the names of `analysis.metrics.longer_metrics`."""
     if cfg.longer is None:
         return {}
     out: dict[str, float] = {}
@@ -53,10 +53,10 @@ def _scaled(cfg: RunConfig, model: Decoder, method: str, factor: int) -> Decoder
 
 
 def _look(cfg: RunConfig, model: Decoder, source: Source, name: LongerName) -> dict[str, float]:
-    from gatelm.analysis import look
+    from gatelm.analysis import measure
 
     with evaluating(model):
-        found = look.look(model, _marked(cfg, source, name.factor), map_tokens=0).metrics()
+        found = measure.look(model, _marked(cfg, source, name.factor), map_tokens=0).metrics()
     return {str(replace(name, stem=stem)): found[stem] for stem in KEPT if stem in found}
 
 
@@ -97,7 +97,7 @@ def _train_on(cfg: RunConfig, model: Decoder, source: Source, factor: int) -> No
 
 
 def _derived(cfg: RunConfig, found: Mapping[str, float]) -> dict[str, float]:
-    """Differences within this run; see `analysis.longer_metrics.DERIVED`."""
+    """Differences within this run; see `analysis.metrics.longer_metrics.DERIVED`."""
     assert cfg.longer is not None
     out: dict[str, float] = {}
     for factor in cfg.longer.factors:

@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field, field_validator
 
 from gatelm.config import Config, choice
-from gatelm.context.scaling import METHODS, scaled
 from gatelm.data.config import AssociativeRecallConfig, DataConfig
+from gatelm.longcontext.scaling import METHODS
 
 if TYPE_CHECKING:
-    from gatelm.train.config import RunConfig
-
     Method = str
 else:
     Method = choice(METHODS, "method")
@@ -69,18 +67,3 @@ def longer_data(data: DataConfig, factor: int) -> DataConfig:
     if isinstance(data, AssociativeRecallConfig):
         tree["num_pairs"] = data.num_pairs * factor
     return type(data).parse(tree, f"longer.factors: {factor} times data.seq_len")
-
-
-def check_longer(cfg: RunConfig) -> None:
-    """Raises ValueError for what the run's model or data cannot do on longer rows."""
-    assert cfg.longer is not None
-    if cfg.model.position_embedding is not None:
-        raise ValueError("longer: the model has learned positions, which end where training did")
-    if cfg.longer.train_steps is not None and cfg.longer.train_factor not in cfg.longer.factors:
-        raise ValueError(
-            f"longer.train_factor: {cfg.longer.train_factor} is not among longer.factors"
-        )
-    for factor in cfg.longer.factors:
-        longer_data(cfg.data, factor)
-        for method in {*cfg.longer.methods, *cfg.longer.train_methods} - {"none"}:
-            scaled(cfg.model, method, factor, cfg.data.seq_len)

@@ -14,18 +14,18 @@ from gatelm.config import ConfigError
 from gatelm.data.source import Source, build_source
 from gatelm.nn.check import check_backward
 from gatelm.optim.build import build_optimizer
-from gatelm.train import checkpoint
 from gatelm.train.config import RunConfig, TrainConfig
-from gatelm.train.folder import Resume, RunFolder, RunResult, exclusive
-from gatelm.train.metrics import MetricsLog
-from gatelm.train.monitors import SpikeMonitor
 from gatelm.train.parallel import World, world
 from gatelm.train.precision import resolved
-from gatelm.train.progress import Progress
-from gatelm.train.rng import seed_all
-from gatelm.train.run import Run
+from gatelm.train.saving import checkpoint
+from gatelm.train.saving.folder import Resume, RunFolder, RunResult, exclusive
+from gatelm.train.saving.rng import seed_all
+from gatelm.train.saving.state import TrainState
 from gatelm.train.start import model_folder, starting_model
-from gatelm.train.state import TrainState
+from gatelm.train.trainer import Run
+from gatelm.train.watching.metrics import MetricsLog
+from gatelm.train.watching.monitors import SpikeMonitor
+from gatelm.train.watching.progress import Progress
 
 __all__ = ["Progress", "RunResult", "new_state", "train"]
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from gatelm.data.batch import IGNORE, Batch
-from gatelm.nn.routing import Routing
+from gatelm.nn.ffn.routing import Routing
 
 LOGIT_BYTES = 16 * 2**20
 """fp32 logits that exist at one time; at least `MIN_ROWS` rows of them."""

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from gatelm.data.prepare import default_cache
-from gatelm.train.files import write_json
+from gatelm.io.files import write_json
 
 Values = Mapping[str, float]
 

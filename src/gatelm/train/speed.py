@@ -23,7 +23,7 @@ from gatelm.train.config import RunConfig
 from gatelm.train.measured import remembered
 from gatelm.train.parallel import World, device_of
 from gatelm.train.precision import product_speed
-from gatelm.train.state import TrainState
+from gatelm.train.saving.state import TrainState
 from gatelm.train.step import train_step
 
 UTILISATION = 0.4

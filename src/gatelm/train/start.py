@@ -10,10 +10,10 @@ from pydantic import field_validator
 
 from gatelm.config import Config, ConfigError
 from gatelm.data.tokenizer import Tokenizer
+from gatelm.nn.gates.upcycle import compensation, new_gates, rescale
 from gatelm.nn.init import init_weights
 from gatelm.nn.model import Decoder, ModelConfig
-from gatelm.nn.upcycle import compensation, new_gates, rescale
-from gatelm.train.export import CONFIG, TOKENIZER, is_gatelm_config, load_model, parse_config
+from gatelm.train.saving.export import CONFIG, TOKENIZER, is_gatelm_config, load_model, parse_config
 
 
 class InitFrom(Config):

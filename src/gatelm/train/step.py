@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from gatelm.data.batch import IGNORE, Batch
-from gatelm.nn.routing import Routing
+from gatelm.nn.ffn.routing import Routing
 from gatelm.optim.build import frozen, set_lr
 from gatelm.train.config import TrainConfig
 from gatelm.train.loss import LanguageModel, sum_loss
 from gatelm.train.parallel import World
-from gatelm.train.routing import StepRouting, has_experts
-from gatelm.train.state import TrainState
+from gatelm.train.saving.state import TrainState
+from gatelm.train.watching.routing import StepRouting, has_experts
 
 Status = Literal["updated", "skipped", "diverged"]
 

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from gatelm.nn.attention.masks import AttentionMask, positions_in_documents
 from gatelm.nn.block import Block, LayerConfig
-from gatelm.nn.context import Context
-from gatelm.nn.masks import AttentionMask, positions_in_documents
+from gatelm.nn.forward_state import Context
 
 
 def _assert_equals_twin(

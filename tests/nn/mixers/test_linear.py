@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from gatelm.config import ConfigError
+from gatelm.nn.attention.masks import AttentionMask
 from gatelm.nn.block import Block, LayerConfig
 from gatelm.nn.check import check_layer
-from gatelm.nn.context import Context
-from gatelm.nn.masks import AttentionMask
+from gatelm.nn.forward_state import Context
 from gatelm.nn.mixers.linear import FEATURE_MAPS
 from gatelm.testing.linear import NAIVE_FEATURE_MAPS, reference_mixer
 

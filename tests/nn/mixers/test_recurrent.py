@@ -7,9 +7,9 @@ import itertools
 import pytest
 import torch
 
+from gatelm.nn.attention.masks import PADDING
 from gatelm.nn.cache import KVCache
 from gatelm.nn.init import init_weights
-from gatelm.nn.masks import PADDING
 from gatelm.nn.mixers import MIXERS
 from gatelm.nn.model import Decoder, ModelConfig
 

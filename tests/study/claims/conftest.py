@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gatelm.study.statistics import correct, paired_difference
+from gatelm.study.results.statistics import correct, paired_difference
 
 
 @pytest.fixture

@@ -1,9 +1,9 @@
 import pytest
 
-from gatelm.analysis.longer_metrics import parse_longer
-from gatelm.analysis.metrics import METRICS, split_mark
+from gatelm.analysis.metrics.longer_metrics import parse_longer
+from gatelm.analysis.metrics.registry import METRICS, split_mark
 from gatelm.config import ConfigError
-from gatelm.nn.gate_presets import GATE_PRESETS
+from gatelm.nn.gates.presets import GATE_PRESETS
 from gatelm.study.claims.check import without_runs
 from gatelm.study.claims.data import OF_THE_RUN
 from gatelm.study.claims.registry import SIZES, Registry, load_registry, names

@@ -13,8 +13,8 @@ from pydantic import Tag
 from torch import nn
 
 from gatelm.config import by_kind
-from gatelm.nn.attention import Attention
-from gatelm.nn.attention_config import AttentionConfig
+from gatelm.nn.attention.config import AttentionConfig
+from gatelm.nn.attention.module import Attention
 from gatelm.nn.mixers.base import Modifiers
 from gatelm.nn.mixers.delta import GatedDelta, GatedDeltaConfig
 from gatelm.nn.mixers.linear import LinearAttention, LinearAttentionConfig

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Protocol
 
-from gatelm.nn.context import Context
-from gatelm.nn.gate import GateConfig, ModifierConfig, SiteShape
-from gatelm.nn.parts import Part
+from gatelm.nn.cost import Part
+from gatelm.nn.forward_state import Context
+from gatelm.nn.gates.gate import GateConfig, ModifierConfig, SiteShape
 from gatelm.nn.shapes import Float, Tensor
 
 
@@ -15,7 +15,7 @@ class MixerSettings(Protocol):
     """What every config in `nn.mixers.MixerConfig` offers beside its own values."""
 
     sites: ClassVar[tuple[str, ...]]
-    """Where this mixer has places for gates; names of `nn.sites.ATTENTION_SITES`."""
+    """Where this mixer has places for gates; names of `nn.gates.sites.ATTENTION_SITES`."""
 
     def site_shape(self, site: str, hidden_dim: int) -> SiteShape:
         """What a gate at `site` must know of its tensor."""

@@ -15,16 +15,16 @@ from torch import nn
 from torch.nn import functional as F
 
 from gatelm.config import Config, ConfigError, not_identity
-from gatelm.nn.context import Context
-from gatelm.nn.gate import GateConfig, ModifierConfig, SiteShape, build_modifier
-from gatelm.nn.heads import check_width, refuse_lse
+from gatelm.nn.attention.heads import check_width, refuse_lse
+from gatelm.nn.cost import Part
+from gatelm.nn.forward_state import Context
+from gatelm.nn.gates.gate import GateConfig, ModifierConfig, SiteShape, build_modifier
+from gatelm.nn.gates.sites import ATTENTION_SITES, Sites, Sources
 from gatelm.nn.mixers.delta_rule import CHUNK_TOKENS, rule_for
 from gatelm.nn.mixers.short_conv import ShortConv
 from gatelm.nn.norm import Norm, NormConfig
-from gatelm.nn.parts import Part
 from gatelm.nn.precision import wide
 from gatelm.nn.shapes import Bool, Float, Tensor
-from gatelm.nn.sites import ATTENTION_SITES, Sites, Sources
 
 
 class GatedDeltaConfig(Config):

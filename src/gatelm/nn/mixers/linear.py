@@ -17,15 +17,15 @@ from torch import nn
 from torch.nn import functional as F
 
 from gatelm.config import Config, ConfigError, choice
-from gatelm.nn.context import Context
-from gatelm.nn.gate import GateConfig, ModifierConfig, SiteShape, build_modifier
-from gatelm.nn.heads import check_kv_heads, check_width, refuse_lse
+from gatelm.nn.attention.heads import check_kv_heads, check_width, refuse_lse
+from gatelm.nn.cost import Part
+from gatelm.nn.forward_state import Context
+from gatelm.nn.gates.gate import GateConfig, ModifierConfig, SiteShape, build_modifier
+from gatelm.nn.gates.sites import Sites, Sources
 from gatelm.nn.mixers.scan import scan, scan_flops_per_token
 from gatelm.nn.norm import Norm, NormConfig
-from gatelm.nn.parts import Part
-from gatelm.nn.rope import RopeConfig, rotate
+from gatelm.nn.positions.rope import RopeConfig, rotate
 from gatelm.nn.shapes import Float, Tensor
-from gatelm.nn.sites import Sites, Sources
 
 FEATURE_MAPS: dict[str, Callable[[Tensor], Tensor]] = {
     "elu1": lambda x: F.elu(x) + 1.0,

@@ -18,16 +18,16 @@ from torch import nn
 from torch.nn import functional as F
 
 from gatelm.config import Config, ConfigError
-from gatelm.nn.context import Context
-from gatelm.nn.gate import GateConfig, ModifierConfig, SiteShape, build_modifier
-from gatelm.nn.heads import refuse_lse
+from gatelm.nn.attention.heads import refuse_lse
+from gatelm.nn.cost import Part
+from gatelm.nn.forward_state import Context
+from gatelm.nn.gates.gate import GateConfig, ModifierConfig, SiteShape, build_modifier
+from gatelm.nn.gates.sites import Sites, Sources
 from gatelm.nn.mixers.scan import scan, scan_flops_per_token
 from gatelm.nn.mixers.short_conv import ShortConv
 from gatelm.nn.norm import Norm, NormConfig, rms_norm
-from gatelm.nn.parts import Part
 from gatelm.nn.precision import wide
 from gatelm.nn.shapes import Bool, Float, Tensor
-from gatelm.nn.sites import Sites, Sources
 
 
 class Mamba2Config(Config):

@@ -27,7 +27,7 @@ from gatelm.study.claims.registry import (
     ValueTest,
     names,
 )
-from gatelm.study.folder import typed_command
+from gatelm.study.running.folder import typed_command
 
 Names = Callable[[str], Sequence[str]]
 """The names that an arm of the registry may have in a study."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gatelm.study.claims.registry import WRITTEN
-from gatelm.study.statistics import Comparison, Interval, mean_interval, paired_difference
+from gatelm.study.results.statistics import Comparison, Interval, mean_interval, paired_difference
 
 Values = dict[int, float]
 

@@ -19,8 +19,8 @@ from gatelm.study.claims.registry import (
     StepTest,
     ValueTest,
 )
-from gatelm.study.sentence import decimals, interval_text
-from gatelm.study.statistics import POWER, Comparison, Interval, correct, mean_interval
+from gatelm.study.results.sentence import decimals, interval_text
+from gatelm.study.results.statistics import POWER, Comparison, Interval, correct, mean_interval
 
 Verdict = Literal["reproduced", "not reproduced", "not testable at this scale", "no data"]
 

@@ -1,0 +1,114 @@
+"""Statistics of one gate's scores over many batches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from gatelm.analysis.probe.layout import Layout
+from gatelm.analysis.statistics.histogram import StreamingHistogram
+from gatelm.analysis.statistics.precise import double
+from gatelm.nn.shapes import Bool, Float, Tensor
+
+HISTOGRAM_BINS = 64
+
+ALWAYS = 0.99
+"""A head is dead when so much of its scores is below 0.1, always open when it is above 0.9."""
+
+
+class GateTotals:
+    """Sums of scores (B,T,L,W): L scored heads, W channels of a head, or 1.
+
+    Every mean is over tokens (padding left out), heads and channels alike.
+    """
+
+    def __init__(self) -> None:
+        self.histogram = StreamingHistogram()
+        self.tokens = 0
+        self._sum = self._sum_squares = torch.zeros(0, dtype=torch.float64)
+        self._below: dict[str, Tensor] = {}
+        self._subsets: dict[str, tuple[float, int]] = {}
+
+    def add(
+        self,
+        scores: Float[Tensor, "B T L W"],
+        layout: Layout,
+        marks: Mapping[str, Bool[Tensor, "B T"]],
+    ) -> None:
+        """Add one batch."""
+        kept = double(scores[layout.valid])
+        if not self.tokens:
+            self._sum = self._sum_squares = torch.zeros(kept.shape[1:], dtype=torch.float64)
+        self.tokens += kept.shape[0]
+        self._sum = self._sum + kept.sum(dim=0)
+        self._sum_squares = self._sum_squares + kept.square().sum(dim=0)
+        for name, counted in (
+            ("below_0.1", kept < 0.1),
+            ("below_0.01", kept < 0.01),
+            ("above_0.9", kept > 0.9),
+        ):
+            per_head = counted.sum(dim=(0, 2)).double()
+            self._below[name] = per_head + self._below.get(name, 0.0)
+        self.histogram.add(kept)
+        self._add_subset("first token", scores, layout.begins)
+        for name, mark in marks.items():
+            self._add_subset(f"mark {name}", scores, mark & layout.valid)
+
+    def _add_subset(self, name: str, scores: Tensor, where: Bool[Tensor, "B T"]) -> None:
+        total, count = self._subsets.get(name, (0.0, 0))
+        chosen = double(scores[where])
+        self._subsets[name] = (total + float(chosen.sum()), count + chosen.numel())
+
+    def _subset_mean(self, name: str) -> float:
+        total, count = self._subsets.get(name, (0.0, 0))
+        return total / count if count else float("nan")
+
+    @property
+    def channel_mean(self) -> Float[Tensor, "L W"]:
+        """Mean over tokens, per head and channel."""
+        return self._sum / max(self.tokens, 1)
+
+    @property
+    def token_std_by_head(self) -> Float[Tensor, " L"]:
+        """Standard deviation over tokens, averaged over a head's channels."""
+        variance = self._sum_squares / max(self.tokens, 1) - self.channel_mean.square()
+        return variance.clamp(min=0).sqrt().mean(dim=-1)
+
+    @property
+    def token_std(self) -> float:
+        """The mean over heads; 0: a static gate."""
+        return float(self.token_std_by_head.mean())
+
+    def share_by_head(self, name: str) -> Float[Tensor, " L"]:
+        """Share of a head's scores "below_0.1", "below_0.01" or "above_0.9"."""
+        mean = self.channel_mean
+        return self._below.get(name, torch.zeros(len(mean))) / max(self.tokens * mean.shape[-1], 1)
+
+    def mark_means(self) -> dict[str, float]:
+        """Mean score at marked positions."""
+        names = [name.removeprefix("mark ") for name in self._subsets if name.startswith("mark ")]
+        return {name: self._subset_mean(f"mark {name}") for name in names}
+
+    def summary(self) -> dict[str, Any]:
+        """The entry of analysis.json, but for layer and site."""
+        mean = self.channel_mean
+        scores = max(self.tokens * mean.numel(), 1)
+        second_moment = float(self._sum_squares.sum()) / scores
+        edges, counts = self.histogram.binned(HISTOGRAM_BINS)
+        return {
+            "mean": float(mean.mean()),
+            "median": self.histogram.quantile(0.5),
+            "std": max(second_moment - float(mean.mean()) ** 2, 0.0) ** 0.5,
+            **{name: float(counts.sum()) / scores for name, counts in self._below.items()},
+            "first_token_mean": self._subset_mean("first token"),
+            "token_std": self.token_std,
+            "dead_channels": float((mean < 0.1).double().mean()),
+            "mean_by_head": mean.mean(dim=-1).tolist(),
+            "token_std_by_head": self.token_std_by_head.tolist(),
+            "dead_heads": (self.share_by_head("below_0.1") >= ALWAYS).nonzero().flatten().tolist(),
+            "open_heads": (self.share_by_head("above_0.9") >= ALWAYS).nonzero().flatten().tolist(),
+            "by_mark": self.mark_means(),
+            "histogram": {"edges": edges, "counts": counts},
+        }

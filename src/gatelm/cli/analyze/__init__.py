@@ -1,0 +1,4 @@
+"""The command `gatelm analyze`.
+
+Its options stand in `commands.py`, the work in `run.py`.
+"""

@@ -1,0 +1,392 @@
+"""The work behind `gatelm analyze`: open, cut text, estimate, look, write."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from gatelm.cli.bar import progress_bar
+from gatelm.config import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from gatelm.analysis.probe.layout import Batch
+    from gatelm.analysis.probe.protocol import Probe, TextTokenizer
+    from gatelm.analysis.statistics.maps import Decode
+    from gatelm.analysis.windows import Windows
+
+Extra = Literal["intervene", "streaming"]
+
+DEFAULT_TEXT = "sotu"
+MAX_MAPS = 36
+STREAMED_WINDOWS = 4
+"""A streamed text is so many windows long."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """The command's options."""
+
+    text: str | None = None
+    seq_len: int = 512
+    samples: int = 16
+    bos: Literal["auto", "always", "never"] = "auto"
+    layers: str | None = None
+    device: str = "auto"
+    dtype: str = "float32"
+    extras: tuple[str, ...] = ()
+
+
+def run(places: Sequence[str], options: Options, out: Path | None) -> tuple[dict[str, Any], Path]:
+    """Analyse each model in turn, and write report.html, analysis.json and two CSV files.
+
+    Raises:
+        ConfigError: a model cannot be opened, the text does not fit, or memory would not do.
+    """
+    from rich.console import Console
+
+    from gatelm.cli.analyze.files import write_results
+    from gatelm.report.model.page import write_analysis
+
+    console = Console(stderr=True, highlight=False)
+    text = _Text(options)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+    if options.text is not None:
+        text.read()
+    entries = [_analyze(place, text, options, console) for place in places]
+    _name_apart(entries, places)
+    folder = out or Path("analysis") / _slug(entries[0]["name"])
+    results = _results(entries, text, options)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_results(results, folder)
+    return results, write_analysis(results, folder)
+
+
+def _analyze(place: str, text: _Text, options: Options, console: Console) -> dict[str, Any]:
+    from gatelm.analysis.measure import look
+    from gatelm.hf.load import open_model
+
+    _say(console, f"{place}: opening")
+    started = time.perf_counter()
+    probe, tokenizer = open_model(place, device=options.device, dtype=options.dtype)
+    layers = _layers(options.layers, probe)
+    windows: Windows | None = None
+    if tokenizer is None:
+        batches, first, decode = text.own(place)
+    else:
+        windows = text.windows(tokenizer, probe)
+        batches, first, decode = list(windows.batches()), asdict(windows.first), tokenizer.display
+    _say(console, f"  rows begin with {first['text']!r} (id {first['id']}): {first['reason']}")
+    if windows is not None:
+        _announce(probe, windows, console)
+    bytes_per_token = None if windows is None else windows.bytes_per_token
+    found = look(
+        probe,
+        _with_progress(batches, console),
+        bytes_per_token=bytes_per_token,
+        decode=decode,
+        max_maps=MAX_MAPS,
+        detail="full",
+        layers=layers,
+    )
+    entry: dict[str, Any] = {"metrics": found.metrics(), "analysis": found.to_json()}
+    if "intervene" in options.extras:
+        entry["interventions"] = _interventions(probe, batches, layers, console)
+    if "streaming" in options.extras:
+        ids = [] if tokenizer is None else text.long(tokenizer)
+        entry["streaming"] = _streaming(probe, ids, options, console)
+    return {
+        "name": _label(place, probe.name),
+        "place": place,
+        "family": probe.family,
+        "parameters": probe.parameters,
+        "dtype": str(probe.dtype).removeprefix("torch."),
+        "device": str(probe.device),
+        "unread": {str(layer): reason for layer, reason in probe.unread.items()},
+        "gate_note": probe.gate_note,
+        "first_token": first,
+        **entry,
+        "seconds": time.perf_counter() - started,
+    }
+
+
+def _layers(text: str | None, probe: Probe) -> list[int] | None:
+    """Layers of "0,5,-1" or a slice such as "0:12:2"."""
+    if text is None:
+        return None
+    from gatelm.nn.model import LayerOverride
+
+    count = probe.num_layers
+    try:
+        if ":" in text:
+            found = LayerOverride(layers=text, set={}).indices(count)
+        else:
+            found = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(
+            f'--layers {text}: expected "0,5,-1" or a slice such as "0:12:2"'
+        ) from None
+    wrong = [layer for layer in found if not -count <= layer < count]
+    if wrong or not found:
+        what = f"there is no layer {wrong[0]}" if wrong else "no layer is left"
+        raise ConfigError(f"--layers {text}: {what}; {probe.name} has {count}, from 0")
+    return sorted({layer % count for layer in found})
+
+
+def _announce(probe: Probe, windows: Windows, console: Console) -> None:
+    """Time and memory, before the work; refuse what cannot fit."""
+    from gatelm.analysis.estimate import available_bytes, estimate
+
+    expected = estimate(probe, windows)
+    free = available_bytes(probe.device)
+    _say(
+        console,
+        f"  {probe.parameters:,} parameters, {probe.num_layers} layers: about "
+        f"{_duration(expected.seconds)} for {len(windows.tokens)} rows of "
+        f"{windows.tokens.shape[1]} tokens, {_bytes(expected.working_bytes)} beside the weights' "
+        f"{_bytes(expected.weights_bytes)} (the attention matrices of one row alone would take "
+        f"{_bytes(expected.matrices_bytes)})",
+    )
+    if free is not None and expected.working_bytes > free:
+        raise ConfigError(
+            f"{probe.name}: about {_bytes(expected.working_bytes)} are needed and "
+            f"{_bytes(free)} are free; use a smaller --seq-len or --layers"
+        )
+
+
+def _with_progress(batches: Sequence[Batch], console: Console) -> Iterator[Batch]:
+    """A bar with the time left; where there is no terminal, a line about every ten seconds."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn())
+    total = len(batches)
+    started = told = time.perf_counter()
+    with Progress(
+        *columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task("measuring", total=total)
+        for done, batch in enumerate(batches, start=1):
+            yield batch
+            bar.update(task, advance=1)
+            now = time.perf_counter()
+            if not console.is_terminal and now - told > 10 and done < total:
+                left = (now - started) / done * (total - done)
+                _say(console, f"  {done} of {total} batches, about {_duration(left)} left")
+                told = now
+
+
+def _interventions(
+    probe: Probe, batches: Sequence[Batch], layers: list[int] | None, console: Console
+) -> list[dict[str, Any]]:
+    from gatelm.analysis.causal import interventions
+
+    def tell(name: str, done: int, total: int) -> None:
+        _say(console, f"  intervention {done + 1} of {total}: {name}")
+
+    effects = interventions(probe, batches, layers=layers, progress=tell)
+    return [effect.to_json() for effect in effects]
+
+
+def _streaming(probe: Probe, ids: list[int], options: Options, console: Console) -> dict[str, Any]:
+    import torch
+
+    from gatelm.hf.probe.handover import hand_over
+    from gatelm.inference.streaming import compare_first_tokens
+
+    if not ids:
+        return {"error": "a model without a tokenizer has no long text"}
+    window = max(8, options.seq_len // 2)
+    tokens = torch.tensor(ids[: window * STREAMED_WINDOWS * 2])
+    _say(console, f"  streaming {len(tokens)} tokens through a cache of {window}")
+    try:
+        with progress_bar(console) as progress:
+            table = compare_first_tokens(
+                hand_over(probe), tokens, window_tokens=window, reference=probe, progress=progress
+            )
+    except ValueError as error:
+        return {"error": str(error)}
+    return table.to_json()
+
+
+class _Text:
+    """The text of an analysis: read once, cut anew for every tokenizer."""
+
+    def __init__(self, options: Options):
+        self._options = options
+        self._documents: list[str] | None = None
+        self.source = options.text or DEFAULT_TEXT
+        self.description = ""
+
+    def windows(self, tokenizer: TextTokenizer, probe: Probe) -> Windows:
+        """Rows for one model; ids outside its vocabulary are an error."""
+        from gatelm.analysis.windows import cut_windows
+
+        options = self._options
+        windows = cut_windows(
+            self.read(),
+            tokenizer,
+            seq_len=options.seq_len,
+            samples=options.samples,
+            bos=options.bos,
+        )
+        largest = int(windows.tokens.max())
+        if largest >= probe.vocab_size:
+            raise ConfigError(
+                f"{probe.name}: the tokenizer gives id {largest}, but the model has only "
+                f"{probe.vocab_size} tokens: model and tokenizer do not belong together"
+            )
+        return windows
+
+    def long(self, tokenizer: TextTokenizer) -> list[int]:
+        """The ids of the longest document."""
+        from gatelm.analysis.windows import first_token
+
+        ids = list(tokenizer.encode(max(self.read(), key=len)))
+        bos_id = first_token(tokenizer, self._options.bos).bos_id
+        return ids if bos_id is None or ids[:1] == [bos_id] else [bos_id, *ids]
+
+    def own(self, place: str) -> tuple[list[Batch], dict[str, Any], Decode]:
+        """Held-out batches of the run a model without a tokenizer comes from."""
+        from gatelm.data.source import build_source
+        from gatelm.train.config import RunConfig
+
+        if self._options.text is not None:
+            raise ConfigError(
+                f"{place}: the model has no tokenizer, so it cannot read --text; leave it out"
+            )
+        path = Path(place).expanduser()
+        found = next((p for p in (path, path.parent) if (p / "config.yaml").is_file()), None)
+        if found is None:
+            raise ConfigError(
+                f"{place}: the model has no tokenizer; name a run folder, whose own held-out data "
+                "is then used"
+            )
+        import yaml
+
+        tree = yaml.safe_load((found / "config.yaml").read_text(encoding="utf-8"))
+        cfg = RunConfig.parse(tree, str(found / "config.yaml"))
+        source = build_source(cfg.data, cfg.seed)
+        self.source = "the run's own held-out data"
+        rows = max(1, min(self._options.samples, 2048 // source.seq_len))
+        batches: list[Batch] = list(source.validation(rows, self._options.samples))
+        first = int(batches[0].tokens[0, 0])
+        reason = "as in training (--bos does not apply)"
+        named = {"id": first, "text": source.decode_tokens([first])[0], "reason": reason}
+        return batches, named, source.decode_tokens
+
+    def read(self) -> list[str]:
+        """The documents.
+
+        Raises:
+            ConfigError: the text cannot be read.
+        """
+        if self._documents is None:
+            try:
+                self._documents = self._documents_of(self.source)
+            except ConfigError as error:
+                raise ConfigError(str(error).replace("data.source", "--text")) from None
+        return self._documents
+
+    def _documents_of(self, source: str) -> list[str]:
+        from gatelm.data.config import CorpusConfig
+        from gatelm.data.corpora import CORPORA
+        from gatelm.data.holdout import split_documents
+        from gatelm.data.readers import corpus_files, read_documents
+
+        cfg = CorpusConfig(source=source)
+        documents = read_documents(cfg, corpus_files(cfg))
+        if source in CORPORA:
+            split = split_documents(documents, cfg.holdout_every)
+            texts = [document.text for name, document in split if name == "validation"]
+            kind = f"every {cfg.holdout_every}th document, which gatelm's own training holds out"
+        else:
+            texts = [document.text for document in documents]
+            kind = "all documents"
+        if not texts:
+            raise ConfigError(f"--text {source}: no text in it")
+        self.description = (
+            f"Text: {source}, {kind}; rows of {self._options.seq_len} tokens spread evenly over "
+            "it, none across two documents."
+        )
+        return texts
+
+
+def _results(entries: list[dict[str, Any]], text: _Text, options: Options) -> dict[str, Any]:
+    from importlib.metadata import version
+
+    import gatelm
+
+    libraries = {name: version(name) for name in ("torch", "transformers")}
+    python = ".".join(map(str, sys.version_info[:3]))
+    return {
+        "gatelm_version": gatelm.__version__,
+        "command": shlex.join(["gatelm", *sys.argv[1:]]),
+        "versions": {"gatelm": gatelm.__version__, "python": python, **libraries},
+        "text": {
+            "source": text.source,
+            "description": text.description,
+            "seq_len": options.seq_len,
+            "samples": options.samples,
+            "bos": options.bos,
+        },
+        "models": entries,
+    }
+
+
+def _name_apart(entries: list[dict[str, Any]], places: Sequence[str]) -> None:
+    """Models of the same name take their place into it, then a number."""
+    names = [entry["name"] for entry in entries]
+    for i, (entry, place) in enumerate(zip(entries, places, strict=True)):
+        if names.count(entry["name"]) > 1:
+            entry["name"] = f"{entry['name']} ({Path(place).parent.name or i + 1})"
+    names = [entry["name"] for entry in entries]
+    for i, entry in enumerate(entries):
+        if names.count(entry["name"]) > 1:
+            entry["name"] = f"{entry['name']} #{i + 1}"
+
+
+def _label(place: str, name: str) -> str:
+    """A study's run is called after its arm: `sdpa-head, seed 0` for sdpa-head/seed-0-1a2b..."""
+    path = Path(place).expanduser().resolve()
+    path = path.parent if path.name == "model" else path
+    seed = re.fullmatch(r"seed-(\d+)-[0-9a-f]+", path.name)
+    return f"{path.parent.name}, seed {seed[1]}" if seed else name
+
+
+def _slug(name: str) -> str:
+    from gatelm.report.page import slug
+
+    return slug(name)
+
+
+def _say(console: Console, text: str) -> None:
+    """One line, however wide the terminal."""
+    console.print(text, soft_wrap=True, markup=False)
+
+
+def _duration(seconds: float) -> str:
+    from gatelm.report.numbers import duration
+
+    return duration(seconds)
+
+
+def _bytes(size: int) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            return f"{size:,.0f} {unit}" if unit != "GiB" else f"{size:,.1f} GiB"
+        size /= 1024  # type: ignore[assignment]
+    return ""

@@ -1,0 +1,64 @@
+"""`gatelm study claims`: published statements, and what a study says of each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def claims(
+    run_dirs: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[RUN_DIR]...",
+            help="Folders `gatelm study run` wrote; without any, all claims are listed.",
+        ),
+    ] = None,
+    registry: Annotated[
+        Path | None,
+        typer.Option("--registry", help="A file of your own claims [default: the published ones]."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print a Markdown document.")
+    ] = False,
+) -> None:
+    """Say of each published statement: reproduced, not reproduced, or not testable at this scale.
+
+    Each verdict comes with its figures and the command they are from.
+    """
+    import json as json_module
+
+    from rich.console import Console
+
+    from gatelm.study.claims.check import check, read_results, without_runs
+    from gatelm.study.claims.registry import load_registry
+    from gatelm.study.claims.table import findings_table, registry_table
+
+    known = load_registry(registry)
+    if run_dirs:
+        findings = check(known, [read_results(root) for root in run_dirs])
+        table = findings_table(findings)
+    else:
+        claims = known.all()
+        alone = {name: without_runs(name, claim) for name, claim in claims.items()}
+        findings = {name: finding for name, finding in alone.items() if finding is not None}
+        table = registry_table(claims, findings)
+    if json and not run_dirs:
+        listed = {name: claim.tree() for name, claim in known.all().items()}
+        for name, finding in findings.items():
+            listed[name]["finding"] = finding.to_json()
+        typer.echo(json_module.dumps(listed, indent=1))
+    elif json:
+        typer.echo(json_module.dumps([f.to_json() for f in findings.values()], indent=1))
+    elif markdown:
+        from gatelm.report.study.claims import claims_page
+
+        typer.echo(claims_page(findings))
+    else:
+        console = Console()
+        if not console.is_terminal:
+            console = Console(width=max(console.width, 120))
+        console.print(table)

@@ -1,0 +1,261 @@
+"""`gatelm study`: run, plan or report a study."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from gatelm.cli.study import claims as claims_command
+from gatelm.cli.study import curves as curves_command
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from gatelm.data.prepare import PrepareProgress
+    from gatelm.study.planning.plan import Plan
+    from gatelm.study.running.run import Outcome
+
+app = typer.Typer(help="Compare variants: plan, train and report a study.", no_args_is_help=True)
+
+Rebuild = Literal["always", "if outdated", "never"]
+Recipe = Annotated[
+    str, typer.Argument(metavar="RECIPE", help="A study's YAML file, or the name of a shipped one.")
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="PATH=VALUE",
+        help="Change a value, e.g. parts.mechanism.seeds=[0,1]; may be repeated.",
+    ),
+]
+Out = Annotated[
+    Path | None, typer.Option("--out", help="Folder of the results [default: runs/NAME].")
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        min=1,
+        help="Runs trained at once; the CPUs are divided between them [default: one a CPU, to 8; "
+        "one on a GPU].",
+    ),
+]
+Reuse = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--reuse",
+        metavar="RUN_DIR",
+        help="Copy results of equal runs from another study's folder; may be repeated.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
+
+
+@app.command()
+def run(
+    recipe: Recipe,
+    overrides: Overrides = None,
+    out: Out = None,
+    workers: Workers = None,
+    reuse: Reuse = None,
+    json: Json = False,
+) -> None:
+    """Train every run that has no result yet, then report.
+
+    May be stopped (Ctrl-C) and started again at any time: finished runs are kept, others go on
+    from their last checkpoint.
+    """
+    from rich.console import Console
+
+    from gatelm.study.planning.estimate import estimate
+    from gatelm.study.planning.plan import plan
+    from gatelm.study.planning.plan_table import forecast
+    from gatelm.study.planning.spec import continued, load_study
+    from gatelm.study.running.progress import make_display
+    from gatelm.study.running.resources import share
+    from gatelm.study.running.run import run as run_plan
+
+    console = Console(stderr=True)
+    study = load_study(recipe, overrides or ())
+    root = out or Path("runs") / study.name
+    planned = plan(continued(study, root))
+    _prepare(planned, console)
+    times = estimate(planned, root, share(planned, workers))
+    if times.seconds:
+        console.print(forecast(planned, times), markup=False, highlight=False)
+    outcome = run_plan(
+        planned,
+        root,
+        workers=workers,
+        reuse=reuse or (),
+        command=_command(recipe, overrides, out, reuse),
+        display=make_display(console, times.seconds),
+    )
+    when_done: Rebuild = "never" if outcome.stopped_by else "if outdated"
+    results = _finish(planned, root, json, when_done)
+    _tell(outcome, planned, root, results["command"], workers)
+
+
+@app.command()
+def plan(
+    recipe: Recipe,
+    overrides: Overrides = None,
+    out: Out = None,
+    workers: Workers = None,
+    flops_per_second: Annotated[
+        float | None,
+        typer.Option(
+            "--flops-per-second",
+            min=1.0,
+            help="Estimate the time at this speed of a run, as 1e14, not at this machine's.",
+        ),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """List the runs with parameters, FLOPs and time, without training anything."""
+    import json as json_module
+
+    from rich.console import Console
+
+    from gatelm.study.planning.estimate import estimate
+    from gatelm.study.planning.plan import plan as make_plan
+    from gatelm.study.planning.plan_table import plan_json, plan_table
+    from gatelm.study.planning.spec import continued, load_study
+    from gatelm.study.running.resources import share
+
+    study = load_study(recipe, overrides or ())
+    root = out or Path("runs") / study.name
+    planned = make_plan(continued(study, root))
+    resources = share(planned, workers)
+    times = estimate(planned, root, resources, flops_per_second)
+    if json:
+        typer.echo(json_module.dumps(plan_json(planned, root, times), indent=1))
+    else:
+        Console().print(plan_table(planned, root, times, resources))
+
+
+@app.command()
+def report(
+    run_dir: Annotated[
+        Path, typer.Argument(metavar="RUN_DIR", help="The folder `gatelm study run` wrote.")
+    ],
+    json: Json = False,
+) -> None:
+    """Rebuild results and report of a study, finished or not."""
+    from gatelm.config import ConfigError
+    from gatelm.study.planning.plan import plan as make_plan
+    from gatelm.study.planning.spec import load_study
+
+    recipe = run_dir / "study.yaml"
+    if not recipe.is_file():
+        raise ConfigError(
+            f"{run_dir}: no study.yaml there; name a folder that `gatelm study run` wrote"
+        )
+    _finish(make_plan(load_study(recipe)), run_dir, json, "always")
+
+
+@app.command()
+def export(
+    run_dir: Annotated[
+        Path, typer.Argument(metavar="RUN_DIR", help="The folder `gatelm study run` wrote.")
+    ],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DEST", help="Where README.md, SVGs and results.csv go.")
+    ],
+) -> None:
+    """Write a study's outcome as Markdown with small figures, to keep beside source.
+
+    A section `## Reading` that you write into DEST/README.md stays when you export again.
+    """
+    from gatelm.report.study.export import export_study
+
+    for path in export_study(run_dir, folder):
+        typer.echo(path)
+
+
+app.command()(claims_command.claims)
+app.command()(curves_command.curves)
+
+
+def _prepare(planned: Plan, console: Console) -> None:
+    """The plan's corpora, with a line that says what takes so long."""
+    from gatelm.study.running.data import prepare_data
+
+    phases: set[str] = set()
+
+    def report(progress: PrepareProgress) -> None:
+        if progress.phase not in phases:
+            phases.add(progress.phase)
+            console.print(f"preparing data: {progress.phase}", markup=False)
+
+    prepare_data(planned, report)
+
+
+def _finish(planned: Plan, root: Path, json: bool, rebuild: Rebuild) -> dict[str, Any]:
+    """Write results and report, and print the verdicts."""
+    import json as json_module
+
+    from rich.console import Console
+
+    from gatelm.study.results.collect import write_results
+    from gatelm.study.results.table import verdicts
+
+    results = write_results(planned, root)
+    page = root / "report.html"
+    if rebuild == "always" or (rebuild == "if outdated" and not _is_current(page, results, root)):
+        from gatelm.report.study.build import build_report
+
+        page = build_report(root)
+    if json:
+        typer.echo(json_module.dumps(results, indent=1))
+        return results
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=max(console.width, 100))
+    console.print(verdicts(results))
+    console.print(f"results  {root / 'results.json'}  {root / 'results.csv'}", soft_wrap=True)
+    if rebuild == "never":
+        console.print(f"report   gatelm study report {root}", soft_wrap=True)
+    else:
+        console.print(f"report   {page}", soft_wrap=True)
+    return results
+
+
+def _is_current(page: Path, results: dict[str, Any], root: Path) -> bool:
+    """Whether every run is done and the page was built from these results."""
+    if any(run["status"] not in ("finished", "diverged") for run in results["runs"]):
+        return False
+    written = (root / "results.json").stat().st_mtime_ns
+    return page.is_file() and page.stat().st_mtime_ns > written
+
+
+def _tell(outcome: Outcome, planned: Plan, root: Path, command: str, workers: int | None) -> None:
+    """What is left to do, on stderr; failed runs make the exit status 1."""
+    for failed, error in outcome.failed.items():
+        where = root / failed.folder / "failure.txt"
+        typer.echo(f"failed: {failed.label}: {error} (see {where})", err=True)
+    left = len(outcome.unfinished) + len(outcome.failed)
+    if left:
+        why = f"stopped by {outcome.stopped_by}, " if outcome.stopped_by else ""
+        again = command + (f" --workers {workers}" if workers else "")
+        total = len(planned.runs)
+        typer.echo(f"{why}{left} of {total} runs to go; go on with: {again}", err=True)
+    if outcome.failed:
+        raise typer.Exit(1)
+
+
+def _command(
+    recipe: str, overrides: list[str] | None, out: Path | None, reuse: list[Path] | None
+) -> str:
+    words = ["gatelm", "study", "run", recipe]
+    for override in overrides or ():
+        words += ["--set", override]
+    if out:
+        words += ["--out", str(out)]
+    for folder in reuse or ():
+        words += ["--reuse", str(folder)]
+    return shlex.join(words)

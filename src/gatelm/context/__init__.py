@@ -1,1 +1,0 @@
-"""Models beyond the length they were trained on."""

@@ -1,0 +1,314 @@
+"""Read a model to convert: config, tensors as they are on disk, and the files that go with them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+
+from gatelm.config import ConfigError
+from gatelm.hf import load
+from gatelm.hf.convert.formats.fold import gather_order, reorder_heads, turning, unfold
+from gatelm.hf.convert.formats.pieces import State
+from gatelm.hf.convert.formats.read import left_out, read_config, recognise
+from gatelm.hf.convert.formats.rules import FORMATS, Format
+from gatelm.hf.convert.formats.tensors import shapes, to_ours
+from gatelm.hf.convert.formats.write import CARRIED, format_pieces, rope_keys, write_config
+from gatelm.nn.model import ModelConfig
+from gatelm.train.saving.export import is_gatelm_config, parse_config
+
+RECORD = "conversion.json"
+"""What a conversion leaves beside the weights: the model it started from, and what was done."""
+
+FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "generation_config.json",
+)
+"""Copied as they are."""
+
+
+@dataclass
+class Source:
+    """A model in our terms. fmt: None for a folder of this package.
+
+    notes: what was done to it on the way in. restored: it came from here, and is as it left.
+    """
+
+    path: Path
+    name: str
+    fmt: Format | None
+    cfg: ModelConfig
+    state: State
+    carried: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    tokenizer: PreTrainedTokenizerBase | None = None
+    """Only where there are no files of it to copy (GGUF)."""
+
+    @property
+    def family(self) -> str:
+        return self.fmt.label if self.fmt is not None else "gatelm"
+
+    @property
+    def dtype(self) -> str:
+        return str(self.state["embedding.weight"].dtype).removeprefix("torch.")
+
+
+def read_source(where: str | Path, *, layout: str | None = None) -> Source:
+    """Read a gatelm model or run folder, a Hugging Face folder, a GGUF file or a package with one.
+
+    layout: how q_proj packs the gate, in place of what the family is known to do.
+
+    Raises:
+        ConfigError: when it cannot be read, or holds what is not understood, in one sentence.
+    """
+    path = Path(where).expanduser()
+    gguf = _gguf(path, str(where))
+    if gguf is not None:
+        return _from_gguf(gguf)
+    if not (path / "config.json").is_file() and (path / "model" / "config.json").is_file():
+        path = path / "model"
+    tree = read_json(path / "config.json")
+    name = path.resolve().parent.name if path.name == "model" else path.resolve().name
+    tensors = read_tensors(path)
+    if is_gatelm_config(tree):
+        if layout is not None:
+            raise ConfigError("--layout: this package's own folders pack nothing")
+        cfg = parse_config(tree, str(path / "config.json"))
+        _check_tensors(tensors, cfg, path)
+        return Source(path, name, None, cfg, tensors, _carried(tree))
+    return _from_tree(path, name, tree, tensors, layout)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object.
+
+    Raises:
+        ConfigError: when there is none.
+    """
+    if not path.is_file():
+        raise ConfigError(f"{path.parent}: no model here ({path.name} is missing)")
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise ConfigError(f"{path}: cannot be read as JSON") from None
+    if not isinstance(tree, dict):
+        raise ConfigError(f"{path}: holds no JSON object")
+    return tree
+
+
+def read_tensors(folder: Path) -> State:
+    """All tensors of a folder's safetensors files.
+
+    Raises:
+        ConfigError: for pickled weights, a missing shard, and a file that is damaged or truncated.
+    """
+    load._check_weights(folder)
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        places = read_json(index).get("weight_map")
+        if not isinstance(places, Mapping):
+            raise ConfigError(f"{index}: has no weight_map")
+        files = sorted({str(file) for file in places.values()})
+        if absent := [file for file in files if not (folder / file).is_file()]:
+            raise ConfigError(
+                f"{folder}: {len(absent)} of {len(files)} shards are missing, such as {absent[0]}"
+            )
+    else:
+        files, places = sorted(p.name for p in folder.glob("*.safetensors")), None
+        if len(files) > 1:
+            raise ConfigError(f"{folder}: several weight files, but no {index.name}")
+    tensors: State = {}
+    for file in files:
+        try:
+            tensors |= load_file(folder / file)
+        except Exception as error:
+            raise ConfigError(
+                f"{folder / file}: cannot be read; it is damaged or truncated ({error})"
+            ) from None
+    if places is not None and (lost := sorted(set(places) - set(tensors))):
+        raise ConfigError(f"{folder}: {lost[0]} is not in the shard that {index.name} names")
+    return tensors
+
+
+def _from_tree(
+    path: Path, name: str, tree: dict[str, Any], tensors: State, layout: str | None
+) -> Source:
+    where = str(path / "config.json")
+    fmt = recognise(tree, where)
+    if layout is not None and fmt.layout is None:
+        raise ConfigError(f"--layout {layout}: {fmt.label} packs no gate, so there is no choice")
+    cfg = read_config(tree, fmt, where)
+    filled = _Filled(tree)
+    plan = format_pieces(cfg, fmt, filled, layout or fmt.layout)
+    tensors = _check_head(tensors, cfg, str(path))
+    _check_dtypes(tensors, str(path))
+    state, dropped = to_ours(tensors, plan, left_out(fmt), str(path))
+    notes = [f"left out: {len(dropped)} tensors, such as {dropped[0]}"] if dropped else []
+    if fmt.name == "afmoe" and tree.get("mup_enabled"):
+        notes.append("mup_enabled: the embedding is multiplied by sqrt(hidden_size)")
+        state["embedding.weight"] = state["embedding.weight"] * cfg.hidden_dim**0.5
+    if fmt.name == "lfm3":
+        _gather_rotary(state, cfg, notes)
+    source = Source(path, name, fmt, cfg, state, _carried(tree), notes)
+    if layout is None:
+        _restore(source, tree)
+    return source
+
+
+def _gather_rotary(state: State, cfg: ModelConfig, notes: list[str]) -> None:
+    """LFM3's partial rotary positions leave channels in the middle of a head still, ours at its
+    end."""
+    for index, layer in enumerate(cfg.layers()):
+        rope = layer.attention.rope
+        if rope is None or rope.partial_factor == 1.0:
+            continue
+        order = gather_order(layer, cfg.hidden_dim)
+        for name in turning(layer, f"layers.{index}."):
+            state[name] = reorder_heads(state[name], order)
+        note = "proportional rotary positions: channels of q and k reordered"
+        if note not in notes:
+            notes.append(note)
+
+
+def _restore(source: Source, tree: dict[str, Any]) -> None:
+    """Go back to the model that a conversion of ours started from, if the weights still say so."""
+    record = source.path / RECORD
+    if not record.is_file() or source.fmt is None or not source.fmt.written:
+        return
+    original = read_json(record).get("model")
+    if not isinstance(original, dict):
+        return
+    cfg = ModelConfig.parse(original, f"{record}: model")
+    if rope_keys(cfg, source.fmt) != rope_keys(source.cfg, source.fmt):
+        source.notes.append(f"{RECORD} names other positions than config.json; not used")
+        return
+    try:
+        state = unfold(cfg, source.state, source.fmt)
+    except (ConfigError, KeyError, RuntimeError):
+        state = None
+    if state is None:
+        source.notes.append(f"{RECORD} names a model that the weights no longer fit; not used")
+        return
+    source.cfg, source.state = cfg, state
+    source.notes.append(f"restored to the model it was converted from, by {RECORD}")
+
+
+def _check_head(tensors: State, cfg: ModelConfig, where: str) -> State:
+    """The tensors without a head that repeats the embedding; contradictions are refused."""
+    head = tensors.get("lm_head.weight")
+    if cfg.head == "untied" and head is None:
+        raise ConfigError(
+            f"{where}: tie_word_embeddings is false, but lm_head.weight is missing; set it true "
+            "if the head is the embedding"
+        )
+    if cfg.head == "untied" or head is None:
+        return tensors
+    embedding = tensors.get("model.embed_tokens.weight")
+    if embedding is None or head.shape != embedding.shape or not bool((head == embedding).all()):
+        raise ConfigError(
+            f"{where}: tie_word_embeddings is true, but lm_head.weight differs from the "
+            "embedding; one of them is wrong"
+        )
+    return {name: tensor for name, tensor in tensors.items() if name != "lm_head.weight"}
+
+
+def _check_dtypes(tensors: State, where: str) -> None:
+    wrong = sorted(name for name, t in tensors.items() if t.dtype not in load.DTYPES.values())
+    if wrong:
+        raise ConfigError(
+            f"{where}: {wrong[0]} has dtype {str(tensors[wrong[0]].dtype).removeprefix('torch.')}; "
+            "only float64, float32, float16 and bfloat16 weights are converted"
+        )
+
+
+def _check_tensors(tensors: State, cfg: ModelConfig, path: Path) -> None:
+    if cfg.vocab_size is None:
+        raise ConfigError(f"{path / 'config.json'}: model.vocab_size is missing")
+    _check_dtypes(tensors, str(path))
+    expected = shapes(cfg)
+    for names, problem in (
+        (sorted(set(tensors) - set(expected)), "not part of this model"),
+        (sorted(set(expected) - set(tensors)), "missing"),
+    ):
+        if names:
+            raise ConfigError(f"{path}: {', '.join(names[:5])}: {problem}")
+    for name, shape in expected.items():
+        if tuple(tensors[name].shape) != shape:
+            found = list(tensors[name].shape)
+            raise ConfigError(f"{path}: {name}: is {found}, but config.json makes {list(shape)}")
+
+
+def _gguf(path: Path, where: str) -> Path | None:
+    if path.is_dir():
+        found = sorted(path.glob("*.gguf"))
+        has_config = (path / "config.json").is_file() or (path / "model").is_dir()
+        return load._only(found, str(path)) if found and not has_config else None
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise ConfigError(f"{where}: there is no such file")
+        return path
+    if path.is_file():
+        raise ConfigError(f"{where}: name the folder that holds config.json and the weights")
+    return load._gguf_in_package(where)
+
+
+def _from_gguf(path: Path) -> Source:
+    """A GGUF file: transformers reads it, dequantised to float32."""
+    absent = [name for name in ("accelerate", "gguf") if not importlib.util.find_spec(name)]
+    if absent:
+        raise ConfigError(f"{path}: reading GGUF needs: pip install {' '.join(absent)}")
+    import torch
+
+    model: Any = load._pretrained(
+        AutoModelForCausalLM.from_pretrained, path.parent, torch.float32, gguf_file=path.name
+    )
+    tree = {k: v for k, v in model.config.to_dict().items() if v is not None}
+    where = str(path)
+    fmt = recognise(tree, where)
+    cfg = read_config({k: v for k, v in tree.items() if k != "quantization_config"}, fmt, where)
+    plan = format_pieces(cfg, fmt, _Filled(tree), fmt.layout)
+    tensors = {name: t.detach().clone() for name, t in model.state_dict().items()}
+    state, _ = to_ours(_check_head(tensors, cfg, where), plan, left_out(fmt), where)
+    tokenizer = AutoTokenizer.from_pretrained(
+        path.parent, gguf_file=path.name, local_files_only=True
+    )
+    note = "dequantised from GGUF to float32"
+    return Source(path, path.stem, fmt, cfg, state, _carried(tree), [note], tokenizer)
+
+
+def _carried(tree: Mapping[str, Any]) -> dict[str, Any]:
+    inner = tree.get("text_config")
+    tree = {**tree, **inner} if isinstance(inner, Mapping) else tree
+    return {key: tree[key] for key in CARRIED if tree.get(key) is not None}
+
+
+class _Filled:
+    """Keys of a Qwen3-Next config with the defaults that say which layers are mixtures."""
+
+    def __init__(self, tree: Mapping[str, Any]):
+        self.decoder_sparse_step = int(tree.get("decoder_sparse_step", 1))
+        self.mlp_only_layers = list(tree.get("mlp_only_layers") or ())
+        self.num_experts = int(tree.get("num_experts", 512))
+        self.shared_expert_intermediate_size = int(tree.get("shared_expert_intermediate_size", 512))
+
+
+def tree_of(cfg: ModelConfig, fmt: Format, carried: Mapping[str, Any], dtype: str) -> Any:
+    """A written config and what `format_pieces` asks of it."""
+    tree = write_config(cfg, fmt, carried, dtype)
+    return tree, _Filled(tree)
+
+
+__all__ = ["FORMATS", "RECORD", "Source", "read_source", "read_tensors", "tree_of"]

@@ -1,0 +1,335 @@
+"""Convert a model: read, fold, write beside the target, verify, rename. All or nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+from gatelm import __version__
+from gatelm.config import ConfigError
+from gatelm.config.base import nearest
+from gatelm.hf.convert import card, checkpoint, verify
+from gatelm.hf.convert.formats.fold import RefusedError, fold
+from gatelm.hf.convert.formats.pieces import State
+from gatelm.hf.convert.formats.rules import FORMATS, Format
+from gatelm.hf.convert.formats.tensors import to_theirs
+from gatelm.hf.convert.formats.write import format_pieces
+from gatelm.hf.convert.planner import GATELM, targets_that_do
+from gatelm.io.files import WriteError, sync, write_json, write_text, writing
+from gatelm.nn.gates.upcycle import add_gate
+from gatelm.nn.model import ModelConfig
+from gatelm.train.saving.export import ARCHITECTURE, MODEL_TYPE
+
+TARGETS = (GATELM, *(name for name, fmt in FORMATS.items() if fmt.written))
+DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+}
+SHARD_BYTES = 5 * 10**9
+DEFAULT_CONTEXT_TOKENS = 4096
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is asked of a conversion.
+
+    to: a name of `TARGETS`. layout: how the source's q_proj packs its gate, on purpose. add_gate:
+    a preset, put in by `how`. dtype: of the written weights; None: the source's.
+    """
+
+    to: str = GATELM
+    verify: bool = True
+    layout: str | None = None
+    dtype: str | None = None
+    add_gate: str | None = None
+    how: str = "two_sigmoid"
+    context_tokens: int | None = None
+
+
+@dataclass
+class Result:
+    """What was done. comparison: None without verification."""
+
+    folder: Path
+    source: str
+    target: str
+    steps: list[str] = field(default_factory=list)
+    comparison: verify.Comparison | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "folder": str(self.folder),
+            "source": self.source,
+            "target": self.target,
+            "steps": self.steps,
+            "verified": self.comparison.as_dict() if self.comparison else None,
+        }
+
+
+def convert(
+    source: str | Path,
+    target: str | Path,
+    options: Options,
+    report: Callable[[str], None] = lambda text: None,
+    *,
+    shard_bytes: int = SHARD_BYTES,
+) -> Result:
+    """Write the model at `source` to the folder `target` in another format.
+
+    Nothing is at `target` unless everything went well, verification included. Twice the same
+    conversion writes the same bytes.
+
+    Raises:
+        ConfigError: for a source that cannot be read, a model that the format cannot express (with
+            those that can), and a result that does not compute the same.
+        WriteError: when the folder cannot be written.
+    """
+    folder = Path(target).expanduser()
+    _check_options(options)
+    check_target(folder, Path(source).expanduser())
+    report("reading")
+    model = checkpoint.read_source(source, layout=options.layout)
+    steps = list(model.notes)
+    cfg, state = model.cfg, model.state
+    if options.add_gate is not None:
+        cfg, state = add_gate(cfg, state, options.add_gate, options.how)
+        steps.append(f"gate {options.add_gate} added, outputs unchanged ({options.how})")
+    if options.dtype is not None and options.dtype != model.dtype:
+        state = {name: t.to(DTYPES[options.dtype]) for name, t in state.items()}
+        steps.append(f"weights rounded from {model.dtype} to {options.dtype}")
+    dtype = options.dtype or model.dtype
+    carried = _carried(model, options, steps)
+    with new_folder(folder) as unfinished:
+        report("writing")
+        written = write_model(
+            unfinished, model, (cfg, state), options.to, carried, dtype, steps, shard_bytes
+        )
+        result = Result(folder, model.family, options.to, steps)
+        if options.verify:
+            report("verifying: running source and result on real text")
+            result.comparison = _verify(model, unfinished, options, cfg, state)
+        with writing(folder):
+            _write_papers(unfinished, model, written, cfg, result, carried)
+    return result
+
+
+@contextmanager
+def new_folder(folder: Path) -> Iterator[Path]:
+    """A folder to fill, which becomes `folder` when all went well; else nothing is left.
+
+    Raises:
+        WriteError: when it cannot be made or renamed.
+    """
+    unfinished = folder.with_name(f".{folder.name}.unfinished-{os.getpid()}")
+    try:
+        with writing(folder):
+            unfinished.mkdir(parents=True)
+        yield unfinished
+        with writing(folder):
+            for path in unfinished.iterdir():
+                sync(path)
+            if folder.is_dir():
+                folder.rmdir()
+            unfinished.rename(folder)
+            sync(folder.parent)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def write_model(
+    folder: Path,
+    model: checkpoint.Source,
+    weights: tuple[ModelConfig, State],
+    to: str,
+    carried: Mapping[str, Any],
+    dtype: str,
+    steps: list[str],
+    shard_bytes: int = SHARD_BYTES,
+) -> ModelConfig:
+    """Config, weights and the source's tokenizer in a format of `TARGETS`.
+
+    weights: what is written, in the terms of this package. Returns the config in the format's
+    native form; what was done to get there is added to `steps`.
+
+    Raises:
+        ConfigError: for a model that the format cannot express.
+        WriteError: when the folder cannot be written.
+    """
+    cfg, state = weights
+    with writing(folder):
+        if to == GATELM:
+            write_json(folder / "config.json", _own_config(cfg, carried, dtype))
+            write_weights(folder, state, shard_bytes)
+            written = cfg
+        else:
+            fmt = FORMATS[to]
+            written = _write_format(folder, cfg, state, fmt, carried, dtype, steps, shard_bytes)
+        _copy_files(model, folder)
+    return written
+
+
+def _check_options(options: Options) -> None:
+    if options.to not in TARGETS:
+        raise ConfigError(f"--to {options.to!r}: no such format; {nearest(options.to, TARGETS)}")
+    if options.dtype is not None and options.dtype not in DTYPES:
+        raise ConfigError(f"--dtype {options.dtype!r}: {nearest(options.dtype, DTYPES)}")
+
+
+def check_target(folder: Path, source: Path) -> None:
+    """Raises ConfigError when `folder` cannot be a new folder beside `source`."""
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{folder}: is a file; name a folder to write")
+    if folder.is_dir() and any(folder.iterdir()):
+        raise ConfigError(f"{folder}: is not empty; name a folder that does not exist yet")
+    if source.exists() and folder.resolve().is_relative_to(source.resolve()):
+        raise ConfigError(f"{folder}: lies in the source; name a folder outside it")
+    if not folder.name:
+        raise ConfigError(f"{folder}: cannot be a target; name a folder")
+
+
+def _carried(model: checkpoint.Source, options: Options, steps: list[str]) -> dict[str, Any]:
+    carried = dict(model.carried)
+    if options.context_tokens is not None:
+        carried["max_position_embeddings"] = options.context_tokens
+    if "max_position_embeddings" not in carried and options.to != GATELM:
+        carried["max_position_embeddings"] = DEFAULT_CONTEXT_TOKENS
+        steps.append(
+            f"max_position_embeddings is not known and written as {DEFAULT_CONTEXT_TOKENS} "
+            "(--context sets it)"
+        )
+    return carried
+
+
+def _own_config(cfg: ModelConfig, carried: Mapping[str, Any], dtype: str) -> dict[str, Any]:
+    tied = cfg.head == "tied"
+    return {
+        "architectures": [ARCHITECTURE],
+        "model_type": MODEL_TYPE,
+        "dtype": dtype,
+        "tie_word_embeddings": tied,
+        "model": cfg.tree(),
+        **carried,
+    }
+
+
+def _write_format(
+    folder: Path,
+    cfg: ModelConfig,
+    state: State,
+    fmt: Format,
+    carried: Mapping[str, Any],
+    dtype: str,
+    steps: list[str],
+    shard_bytes: int,
+) -> ModelConfig:
+    try:
+        folded = fold(cfg, state, fmt)
+    except RefusedError as refused:
+        able = ", ".join(targets_that_do(cfg))
+        raise ConfigError(f"{refused}. Formats that can: {able}") from None
+    tree, filled = checkpoint.tree_of(folded.cfg, fmt, carried, dtype)
+    tensors = to_theirs(folded.state, format_pieces(folded.cfg, fmt, filled, fmt.layout))
+    steps += folded.notes
+    if folded.rounding:
+        steps.append(f"norm weights changed by at most {folded.rounding:.2g} in rounding")
+    write_json(folder / "config.json", tree)
+    write_weights(folder, tensors, shard_bytes)
+    return folded.cfg
+
+
+def write_weights(folder: Path, state: Mapping[str, torch.Tensor], shard_bytes: int) -> None:
+    """Write safetensors with `format: pt`: one file, or shards with an index."""
+    shards: list[State] = [{}]
+    size = 0
+    for name in sorted(state):
+        tensor = state[name].detach().contiguous()
+        if tensor.untyped_storage().nbytes() != tensor.nbytes:
+            tensor = tensor.clone()
+        if shards[-1] and size + tensor.nbytes > shard_bytes:
+            shards.append({})
+            size = 0
+        shards[-1][name] = tensor
+        size += tensor.nbytes
+    count = len(shards)
+    names = [f"model-{i + 1:05d}-of-{count:05d}.safetensors" for i in range(count)]
+    if count == 1:
+        names = ["model.safetensors"]
+    umask = os.umask(0)
+    os.umask(umask)
+    for name, shard in zip(names, shards, strict=True):
+        save_file(shard, folder / name, metadata={"format": "pt"})
+        # safetensors writes through a private temporary file
+        (folder / name).chmod(0o666 & ~umask)
+    if count > 1:
+        places = {t: name for name, shard in zip(names, shards, strict=True) for t in shard}
+        total = sum(t.nbytes for shard in shards for t in shard.values())
+        index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
+        write_json(folder / "model.safetensors.index.json", index)
+
+
+def _copy_files(model: checkpoint.Source, folder: Path) -> None:
+    if model.tokenizer is not None:
+        model.tokenizer.save_pretrained(folder)
+        return
+    for name in checkpoint.FILES:
+        if (model.path / name).is_file():
+            shutil.copyfile(model.path / name, folder / name)
+
+
+def _verify(
+    model: checkpoint.Source, folder: Path, options: Options, cfg: ModelConfig, state: State
+) -> verify.Comparison:
+    first = verify.outputs(model.path, dtype=options.dtype)
+    second = verify.outputs(folder, like=first)
+    found = verify.compare(first, second, verify.rounding(cfg, state, first))
+    if not found.passed:
+        raise verify.VerificationError(
+            f"the result does not compute what the source does: {found.sentence()}; nothing was "
+            "written"
+        )
+    return found
+
+
+def _write_papers(
+    folder: Path,
+    model: checkpoint.Source,
+    written: ModelConfig,
+    cfg: ModelConfig,
+    result: Result,
+    carried: Mapping[str, Any],
+) -> None:
+    found = result.comparison
+    write_json(
+        folder / checkpoint.RECORD,
+        {
+            "gatelm_version": __version__,
+            "source": {"name": model.name, "format": model.family},
+            "target": result.target,
+            "steps": result.steps,
+            "model": cfg.tree(),
+            "carried": dict(carried),
+            "verified": found.as_dict() if found else None,
+        },
+    )
+    text = card.card(
+        written,
+        library="gatelm" if result.target == GATELM else "transformers",
+        source=f"{model.name} ({model.family})",
+        target=result.target,
+        steps=result.steps,
+        verified=found.sentence() if found else "not verified",
+        figures=card.measured(model.path),
+    )
+    write_text(folder / "README.md", text)
+
+
+__all__ = ["DTYPES", "TARGETS", "Options", "Result", "WriteError", "convert"]

@@ -1,0 +1,342 @@
+"""Bring a model into the form that a format has, without a change of what it computes.
+
+Every step is exact: rows are moved or repeated, zeros added, numbers multiplied by a power of two,
+or 1 is subtracted from a norm's weight (the one step that may round, and says so). What has no
+such form is refused, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from gatelm.config import ConfigError
+from gatelm.hf.convert.formats.layers import DELTA_GATE, NATIVE_GATES, compress
+from gatelm.hf.convert.formats.pieces import State
+from gatelm.hf.convert.formats.refuse import reasons
+from gatelm.hf.convert.formats.rules import Format
+from gatelm.hf.convert.formats.tensors import GATE
+from gatelm.nn.attention.config import AttentionConfig
+from gatelm.nn.block import LayerConfig
+from gatelm.nn.gates.gate import GateConfig
+from gatelm.nn.mixers.delta import GatedDeltaConfig
+from gatelm.nn.model import InitConfig, ModelConfig
+from gatelm.nn.norm import NormConfig
+from gatelm.nn.shapes import Float, Tensor
+
+
+class RefusedError(ConfigError):
+    """A model that a format cannot express: why."""
+
+    def __init__(self, fmt: Format, why: list[str]):
+        self.reasons = why
+        super().__init__(f"{fmt.label} cannot express this model: {'; '.join(why)}")
+
+
+@dataclass
+class Folded:
+    """A model in a format's form. notes: what was done. rounding: of norm weights, at most."""
+
+    cfg: ModelConfig
+    state: State
+    notes: list[str] = field(default_factory=list)
+    rounding: float = 0.0
+
+    def note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def edit(self, name: str, change: Callable[[Tensor], Tensor]) -> None:
+        """Replace a tensor; without weights (planning) there is nothing to do."""
+        if self.state:
+            self.state[name] = change(self.state[name])
+
+
+def fold(cfg: ModelConfig, state: State, fmt: Format) -> Folded:
+    """The model in the form of `fmt`. state: empty to plan only; never changed.
+
+    Raises:
+        RefusedError: when it has no such form.
+    """
+    if why := reasons(cfg, fmt):
+        raise RefusedError(fmt, why)
+    out = Folded(cfg, dict(state))
+    layers = list(cfg.layers())
+    form = gate_form(layers, fmt)
+    layers = [_layer(out, layer, index, fmt, form) for index, layer in enumerate(layers)]
+    _norms(out, layers, cfg, fmt)
+    layers = [_native(layer, cfg.hidden_dim, fmt) for layer in layers]
+    layer, overrides = compress(layers)
+    head = cfg.head
+    if head not in fmt.heads:
+        head = "untied"
+        out.note("the head is written as a matrix of its own, equal to the embedding")
+        if out.state:
+            out.state["head.weight"] = out.state["embedding.weight"].clone()
+    out.cfg = ModelConfig.parse(
+        {
+            **cfg.tree(),
+            "layer": layer.tree(),
+            "layer_overrides": [o.tree() for o in overrides],
+            "head": head,
+            "final_norm": NormConfig(eps=cfg.final_norm.eps, weight=fmt.norm).tree(),
+            "init": InitConfig(std=cfg.init.std, residual_scale="none").tree(),
+        }
+    )
+    return out
+
+
+def gate_form(layers: list[LayerConfig], fmt: Format) -> str:
+    """The one form that the gates of all layers take."""
+    forms = {_granularity(one) for one in layers if isinstance(one.mixer, AttentionConfig)}
+    if forms == {"none"} and "none" in fmt.gates:
+        return "none"
+    if "element" not in forms and "head" in fmt.gates:
+        return "head"
+    return "element"
+
+
+def _granularity(layer: LayerConfig) -> str:
+    return layer.gates[0].granularity if layer.gates else "none"  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _layer(out: Folded, layer: LayerConfig, index: int, fmt: Format, form: str) -> LayerConfig:
+    if not isinstance(layer.mixer, AttentionConfig):
+        gate = layer.gates[0]
+        if isinstance(gate, GateConfig) and gate.compute_dtype == "input":
+            out.note("the SiLU gates are computed in float32 there, in the model's dtype here")
+        return layer.replace(gates=(DELTA_GATE,))
+    prefix = f"layers.{index}."
+    rope = layer.attention.rope
+    if rope is not None and rope.pairs == "neighbours":
+        order = halves_order(layer, out.cfg.hidden_dim)
+        out.note("rotary pairs 2i and 2i+1 moved to i and i + half: rows of q and k reordered")
+        for name in turning(layer, prefix):
+            out.edit(name, lambda t: reorder_heads(t, order))
+        mixer = layer.attention.replace(rope=rope.replace(pairs="halves"))
+        layer = layer.replace(mixer=mixer)
+    if form == "none":
+        return layer
+    native = NATIVE_GATES[form]
+    if not layer.gates:
+        out.note(
+            "layers without a gate: a gate of zeros, whose score is 1/2 everywhere, and W_o doubled"
+        )
+        rows = layer.attention.num_heads * (
+            layer.attention.width(out.cfg.hidden_dim) if form == "element" else 1
+        )
+        if out.state:
+            like = out.state[f"{prefix}attn.o_proj.weight"]
+            out.state[f"{prefix}{GATE}.weight"] = like.new_zeros(rows, out.cfg.hidden_dim)
+        out.edit(f"{prefix}attn.o_proj.weight", _times(2.0))
+        return layer.replace(gates=(native,))
+    gate = layer.gates[0]
+    assert isinstance(gate, GateConfig)
+    _fold_gate(out, gate, layer, prefix, form)
+    return layer.replace(gates=(native,))
+
+
+def _fold_gate(out: Folded, gate: GateConfig, layer: LayerConfig, prefix: str, form: str) -> None:
+    name, dim = f"{prefix}{GATE}.weight", out.cfg.hidden_dim
+    if gate.activation == "tanh01":
+        out.note("(tanh z + 1)/2 as sigmoid 2z: gate rows doubled")
+        out.edit(name, _times(2.0))
+    if gate.activation == "two_sigmoid":
+        out.note("2 sigmoid as sigmoid: W_o doubled")
+        out.edit(f"{prefix}attn.o_proj.weight", _times(2.0))
+    if gate.input_dim is not None and gate.input_dim < dim:
+        missing = dim - gate.input_dim
+        out.note("gate inputs past input_dim: columns of zeros")
+        out.edit(name, lambda t: torch.cat((t, t.new_zeros(len(t), missing)), dim=1))
+    scored = layer.site_shape("sdpa", dim).logit_heads(gate)
+    width = layer.attention.width(dim) if gate.granularity == "element" else 1
+    repeats = layer.attention.num_heads // scored
+    if repeats > 1:
+        out.note("scores shared by heads: gate rows repeated for each head")
+        out.edit(
+            name, lambda t: t.view(scored, width, -1).repeat_interleave(repeats, 0).flatten(0, 1)
+        )
+    if gate.granularity == "head" and form == "element":
+        channels = layer.attention.width(dim)
+        out.note("a score per head as a score per channel: gate rows repeated")
+        out.edit(name, lambda t: t.repeat_interleave(channels, dim=0))
+    if gate.compute_dtype == "float32":
+        out.note("the gate is computed in the model's dtype there, in float32 here")
+
+
+def _norms(out: Folded, layers: list[LayerConfig], cfg: ModelConfig, fmt: Format) -> None:
+    """Norm weights from y w to y (1 + w), or back."""
+    for name, norm, stored in norm_weights(cfg, fmt):
+        if norm.weight == stored:
+            continue
+        sign = -1.0 if stored == "zero_centred" else 1.0
+        out.note(f"norm weights: {'1 subtracted' if sign < 0 else '1 added'}")
+        if not out.state:
+            continue
+        before = out.state[name].dtype
+        out.state[name], lost = shift(out.state[name], sign)
+        if out.state[name].dtype != before:
+            out.note("norm weights that would be rounded by it are kept in float32")
+        out.rounding = max(out.rounding, lost)
+
+
+def shift(weight: Tensor, sign: float) -> tuple[Tensor, float]:
+    """A norm's weight plus or minus 1, in float32 where its own dtype would round the result; and
+    what float32 loses."""
+    exact = weight.double() + sign
+    for dtype in (weight.dtype, torch.float32):
+        after = exact.to(dtype)
+        lost = float((after.double() - exact).abs().max())
+        if not lost:
+            break
+    return after, lost
+
+
+def norm_weights(cfg: ModelConfig, fmt: Format) -> list[tuple[str, NormConfig, str]]:
+    """Every norm's weight, its config, and how the format stores it.
+
+    The output norm of Gated DeltaNet is plain in every format.
+    """
+    out = [("final_norm.weight", cfg.final_norm, fmt.norm)]
+    for index, layer in enumerate(cfg.layers()):
+        prefix = f"layers.{index}."
+        names = ["attn_norm", "ffn_norm"]
+        if layer.norm_placement == "sandwich":
+            names += ["attn_post_norm", "ffn_post_norm"]
+        out += [(f"{prefix}{name}.weight", layer.norm, fmt.norm) for name in names]
+        if isinstance(layer.mixer, GatedDeltaConfig):
+            assert layer.mixer.out_norm is not None
+            out.append((f"{prefix}attn.out_norm.weight", layer.mixer.out_norm, "plain"))
+        elif (qk := layer.attention.qk_norm) is not None:
+            out += [(f"{prefix}attn.{n}.weight", qk, fmt.norm) for n in ("q_norm", "k_norm")]
+    return out
+
+
+def _native(layer: LayerConfig, hidden_dim: int, fmt: Format) -> LayerConfig:
+    """The layer as reading the written config gives it back."""
+    layer = layer.replace(norm=layer.norm.replace(weight=fmt.norm), residual_dropout=0.0)
+    if isinstance(layer.mixer, GatedDeltaConfig):
+        assert layer.mixer.out_norm is not None
+        mixer = layer.mixer.replace(
+            num_key_heads=layer.mixer.key_heads,
+            head_dim=layer.mixer.key_width(hidden_dim),
+            value_dim=layer.mixer.value_width(hidden_dim),
+            out_norm=layer.mixer.out_norm.replace(weight="plain"),
+            kernel="auto",
+        )
+        return layer.replace(mixer=mixer)
+    mixer = layer.attention.replace(
+        num_kv_heads=layer.attention.kv_heads,
+        head_dim=layer.attention.width(hidden_dim),
+        scale=None,
+        backend="sdpa",
+    )
+    if mixer.qk_norm is not None:
+        mixer = mixer.replace(qk_norm=mixer.qk_norm.replace(weight=fmt.norm))
+    return layer.replace(mixer=mixer)
+
+
+def halves_order(layer: LayerConfig, hidden_dim: int) -> Tensor:
+    """Channels of a head in the order that turns neighbouring pairs into pairs of halves."""
+    width = layer.attention.width(hidden_dim)
+    assert layer.attention.rope is not None
+    num_turning = layer.attention.rope.rotary_dim(width)
+    first, second = torch.arange(0, num_turning, 2), torch.arange(1, num_turning, 2)
+    return torch.cat((first, second, torch.arange(num_turning, width)))
+
+
+def gather_order(layer: LayerConfig, hidden_dim: int) -> Tensor:
+    """Channels of a head that turn in pairs i, i + head_dim/2 ("proportional" rotary positions),
+    in the order in which they are the first ones, and pairs of halves of those."""
+    width = layer.attention.width(hidden_dim)
+    assert layer.attention.rope is not None
+    pairs = torch.arange(layer.attention.rope.rotary_dim(width) // 2)
+    still = torch.arange(len(pairs), width // 2)
+    return torch.cat((pairs, width // 2 + pairs, still, width // 2 + still))
+
+
+def turning(layer: LayerConfig, prefix: str) -> list[str]:
+    """Tensors whose rows are channels that rotary positions turn."""
+    names = [f"{prefix}attn.qkv.{n}.weight" for n in "qk"]
+    if layer.attention.bias != "none":
+        names += [f"{prefix}attn.qkv.{n}.bias" for n in "qk"]
+    if layer.attention.qk_norm is not None:
+        names += [f"{prefix}attn.{n}.weight" for n in ("q_norm", "k_norm")]
+    return names
+
+
+def reorder_heads(tensor: Float[Tensor, "R *C"], order: Tensor) -> Float[Tensor, "R *C"]:
+    return tensor.unflatten(0, (-1, len(order)))[:, order].flatten(0, 1)
+
+
+def _times(factor: float) -> Callable[[Tensor], Tensor]:
+    """Multiply by a power of two, which is exact unless the number leaves the dtype's range."""
+
+    def scaled(tensor: Tensor) -> Tensor:
+        out = tensor * factor
+        if not torch.equal(out / factor, tensor):
+            raise ConfigError(f"weights leave the range of {tensor.dtype} when doubled")
+        return out
+
+    return scaled
+
+
+def unfold(original: ModelConfig, folded: State, fmt: Format) -> State | None:
+    """The state dict of `original` that `fold` made `folded` of; None when it did not.
+
+    Checked by folding it again: a folder whose weights were trained on since is not changed back.
+    """
+    state = dict(folded)
+    layers = list(original.layers())
+    form = gate_form(layers, fmt)
+    if original.head == "tied":
+        state.pop("head.weight", None)
+    for name, norm, stored in norm_weights(original, fmt):
+        if norm.weight != stored:
+            sign = 1.0 if stored == "zero_centred" else -1.0
+            state[name] = _narrow(shift(state[name], sign)[0], state["embedding.weight"].dtype)
+    for index, layer in enumerate(layers):
+        if not isinstance(layer.mixer, AttentionConfig):
+            continue
+        prefix = f"layers.{index}."
+        rope = layer.attention.rope
+        if rope is not None and rope.pairs == "neighbours":
+            back = halves_order(layer, original.hidden_dim).argsort()
+            for name in turning(layer, prefix):
+                state[name] = reorder_heads(state[name], back)
+        if form != "none":
+            _unfold_gate(state, layer, prefix, form, original.hidden_dim)
+    again = fold(original, state, fmt).state
+    same = again.keys() == folded.keys() and all(
+        again[n].dtype == folded[n].dtype and torch.equal(again[n], folded[n]) for n in folded
+    )
+    return state if same else None
+
+
+def _narrow(weight: Tensor, dtype: torch.dtype) -> Tensor:
+    """The weight in the model's dtype again, if that rounds nothing."""
+    narrow = weight.to(dtype)
+    return narrow if torch.equal(narrow.double(), weight.double()) else weight
+
+
+def _unfold_gate(state: State, layer: LayerConfig, prefix: str, form: str, dim: int) -> None:
+    name, out = f"{prefix}{GATE}.weight", f"{prefix}attn.o_proj.weight"
+    if not layer.gates:
+        del state[name]
+        state[out] = state[out] / 2.0
+        return
+    gate = layer.gates[0]
+    assert isinstance(gate, GateConfig)
+    heads = state[name].view(layer.attention.num_heads, -1, state[name].shape[-1])
+    scored = layer.site_shape("sdpa", dim).logit_heads(gate)
+    heads = heads[:: layer.attention.num_heads // scored]
+    if gate.granularity == "head" and form == "element":
+        heads = heads[:, :1]
+    rows = heads.flatten(0, 1)
+    if gate.input_dim is not None:
+        rows = rows[:, : gate.input_dim]
+    state[name] = (rows / 2.0 if gate.activation == "tanh01" else rows).contiguous()
+    if gate.activation == "two_sigmoid":
+        state[out] = state[out] / 2.0

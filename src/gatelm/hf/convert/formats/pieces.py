@@ -1,0 +1,183 @@
+"""How one or more tensors of ours become one or more of theirs: rows are moved, nothing changes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from gatelm.config import ConfigError
+from gatelm.hf.convert.layouts import PackedShape, pack, unpack
+from gatelm.nn.shapes import Int, Tensor
+
+State = dict[str, Tensor]
+Shape = tuple[int, ...]
+
+
+class Piece(Protocol):
+    """Some tensors under our names and under theirs."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Our tensors."""
+        ...
+
+    @property
+    def shapes(self) -> dict[str, Shape]:
+        """Their tensors."""
+        ...
+
+    def read(self, tensors: Mapping[str, Tensor], where: str) -> State:
+        """Ours of theirs, which have the expected shapes.
+
+        Raises:
+            ConfigError: for values that cannot be expressed here.
+        """
+        ...
+
+    def write(self, state: Mapping[str, Tensor]) -> State:
+        """Theirs of ours."""
+        ...
+
+
+@dataclass(frozen=True)
+class Same:
+    """One tensor under two names."""
+
+    ours: str
+    theirs: str
+    shape: Shape
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.ours,)
+
+    @property
+    def shapes(self) -> dict[str, Shape]:
+        return {self.theirs: self.shape}
+
+    def read(self, tensors: Mapping[str, Tensor], where: str) -> State:
+        return {self.ours: tensors[self.theirs]}
+
+    def write(self, state: Mapping[str, Tensor]) -> State:
+        return {self.theirs: state[self.ours]}
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Their one matrix of our query and gate projections."""
+
+    query: str
+    gate: str
+    theirs: str
+    layout: str
+    packed: PackedShape
+    shape: Shape
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.query, self.gate)
+
+    @property
+    def shapes(self) -> dict[str, Shape]:
+        return {self.theirs: self.shape}
+
+    def read(self, tensors: Mapping[str, Tensor], where: str) -> State:
+        query, gate = unpack(self.layout, self.packed, tensors[self.theirs])
+        return {self.query: query, self.gate: gate}
+
+    def write(self, state: Mapping[str, Tensor]) -> State:
+        query, gate = state[self.query], state[self.gate]
+        return {self.theirs: pack(self.layout, self.packed, query, gate)}
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Their one tensor of the rows of several of ours.
+
+    order: their rows as indices into ours, one after the other. shape: theirs, which may have axes
+    of size 1 that ours lack.
+    """
+
+    ours: tuple[str, ...]
+    counts: tuple[int, ...]
+    order: Int[Tensor, "R"]
+    theirs: str
+    shape: Shape
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.ours
+
+    @property
+    def shapes(self) -> dict[str, Shape]:
+        return {self.theirs: self.shape}
+
+    def read(self, tensors: Mapping[str, Tensor], where: str) -> State:
+        tensor = tensors[self.theirs]
+        rows = torch.empty_like(tensor)
+        rows[self.order] = tensor
+        rows = rows.view(len(rows), -1)
+        parts = zip(self.ours, rows.split(self.counts), strict=True)
+        return {name: part.clone() for name, part in parts}
+
+    def write(self, state: Mapping[str, Tensor]) -> State:
+        rows = torch.cat([state[name] for name in self.ours])[self.order]
+        return {self.theirs: rows.reshape(self.shape)}
+
+
+@dataclass(frozen=True)
+class Experts:
+    """Their matrix of each expert, which we keep stacked."""
+
+    ours: str
+    theirs: tuple[str, ...]
+    shape: Shape
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.ours,)
+
+    @property
+    def shapes(self) -> dict[str, Shape]:
+        return dict.fromkeys(self.theirs, self.shape)
+
+    def read(self, tensors: Mapping[str, Tensor], where: str) -> State:
+        return {self.ours: torch.stack([tensors[name] for name in self.theirs])}
+
+    def write(self, state: Mapping[str, Tensor]) -> State:
+        return dict(zip(self.theirs, state[self.ours].unbind(), strict=True))
+
+
+@dataclass(frozen=True)
+class Inert:
+    """A tensor of theirs that does not change the function: written as zeros.
+
+    silent: the reason it may hold anything when read; None: it must be zeros then, too.
+    """
+
+    theirs: str
+    shape: Shape
+    silent: str | None = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def shapes(self) -> dict[str, Shape]:
+        return {self.theirs: self.shape}
+
+    def read(self, tensors: Mapping[str, Tensor], where: str) -> State:
+        if self.silent is None and bool(tensors[self.theirs].any()):
+            raise ConfigError(
+                f"{where}: {self.theirs}: is not zero, so it does something that cannot be "
+                "expressed here"
+            )
+        return {}
+
+    def write(self, state: Mapping[str, Tensor]) -> State:
+        like = state["embedding.weight"]
+        return {self.theirs: torch.zeros(self.shape, dtype=like.dtype)}

@@ -1,0 +1,196 @@
+"""How the tensors of a format map to the state dict of a `Decoder`: tables of names and pieces."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from gatelm.config import ConfigError
+from gatelm.hf.convert.formats.hybrid import DeltaPacking, delta_pieces, moe_pieces, split_experts
+from gatelm.hf.convert.formats.pieces import Packed, Piece, Same, State
+from gatelm.hf.convert.layouts import PackedShape
+from gatelm.nn.ffn.config import MoEConfig
+from gatelm.nn.mixers.delta import GatedDeltaConfig
+from gatelm.nn.model import Decoder, ModelConfig
+from gatelm.nn.shapes import Tensor
+
+GATE = "attn.gates.sdpa.proj.x"
+"""The module, below a block, of the gate that formats know."""
+
+_ATTENTION = {
+    "attn.qkv.q": "self_attn.q_proj",
+    "attn.qkv.k": "self_attn.k_proj",
+    "attn.qkv.v": "self_attn.v_proj",
+    "attn.o_proj": "self_attn.o_proj",
+    "attn.q_norm": "self_attn.q_norm",
+    "attn.k_norm": "self_attn.k_norm",
+}
+_MLP = {
+    "ffn.gate_proj": "mlp.gate_proj",
+    "ffn.up_proj": "mlp.up_proj",
+    "ffn.down_proj": "mlp.down_proj",
+}
+
+
+@dataclass(frozen=True)
+class Names:
+    """Their module of each of ours: outside the blocks, and inside block N ("model.layers.N.")."""
+
+    layer: Mapping[str, str]
+    root: Mapping[str, str] = field(
+        default_factory=lambda: {
+            "embedding": "model.embed_tokens",
+            "final_norm": "model.norm",
+            "head": "lm_head",
+        }
+    )
+
+
+LLAMA_NAMES = Names(
+    {
+        **_ATTENTION,
+        **_MLP,
+        "attn_norm": "input_layernorm",
+        "ffn_norm": "post_attention_layernorm",
+    }
+)
+AFMOE_NAMES = Names(
+    {
+        **_ATTENTION,
+        **_MLP,
+        GATE: "self_attn.gate_proj",
+        "attn_norm": "input_layernorm",
+        "attn_post_norm": "post_attention_layernorm",
+        "ffn_norm": "pre_mlp_layernorm",
+        "ffn_post_norm": "post_mlp_layernorm",
+    }
+)
+G_PROJ_NAMES = Names({**LLAMA_NAMES.layer, GATE: "self_attn.g_proj"})
+# its module is g_proj, but transformers reads and writes gate_proj
+LFM3_NAMES = Names(
+    {
+        **_ATTENTION,
+        GATE: "self_attn.gate_proj",
+        "ffn.gate_proj": "feed_forward.w1",
+        "ffn.up_proj": "feed_forward.w3",
+        "ffn.down_proj": "feed_forward.w2",
+        "attn_norm": "operator_norm",
+        "attn_post_norm": "post_operator_norm",
+        "ffn_norm": "ffn_norm",
+        "ffn_post_norm": "post_ffn_norm",
+    },
+    {"embedding": "model.embed_tokens", "final_norm": "model.embedding_norm", "head": "lm_head"},
+)
+ONE_EXPERT = {
+    "ffn.gate_proj": "mlp.experts.0.gate_proj",
+    "ffn.up_proj": "mlp.experts.0.up_proj",
+    "ffn.down_proj": "mlp.experts.0.down_proj",
+}
+"""A dense feed-forward network as the one expert of a mixture."""
+
+
+def shapes(cfg: ModelConfig) -> dict[str, tuple[int, ...]]:
+    """The shape of every tensor of the model, by name; nothing is allocated."""
+    with torch.device("meta"):
+        return {name: tuple(t.shape) for name, t in Decoder(cfg).state_dict().items()}
+
+
+def pieces(
+    cfg: ModelConfig,
+    names: Names,
+    *,
+    layout: str | None = None,
+    delta: DeltaPacking | None = None,
+    renamed: Callable[[int], Mapping[str, str]] = lambda index: {},
+) -> list[Piece]:
+    """The map of a whole model.
+
+    layout: how q_proj packs the gate; None: the gate is a matrix of its own. delta: how the
+    projections of Gated DeltaNet are packed. renamed: modules of one layer that have other names
+    there.
+    """
+    ours = shapes(cfg)
+    layers = cfg.layers()
+    out: list[Piece] = []
+    for index, layer in enumerate(layers):
+        if isinstance(layer.mixer, GatedDeltaConfig):
+            assert delta is not None
+            out += delta_pieces(layer.mixer, cfg.hidden_dim, index, delta)
+        if isinstance(layer.ffn, MoEConfig):
+            out += moe_pieces(layer.ffn, cfg.hidden_dim, index)
+    done = {name for piece in out for name in piece.names}
+    for name, shape in ours.items():
+        if name in done:
+            continue
+        module, _, kind = name.rpartition(".")
+        match = re.fullmatch(r"layers\.(\d+)\.(.+)", module)
+        if match is None:
+            out.append(Same(name, f"{names.root[module]}.{kind}", shape))
+            continue
+        index, module = int(match[1]), match[2]
+        table = {**names.layer, **renamed(index)}
+        prefix = f"layers.{index}."
+        gate = f"{prefix}{GATE}.{kind}"
+        if layout is not None and module == GATE:
+            continue
+        theirs = f"model.{prefix}{table[module]}.{kind}"
+        if layout is not None and module == "attn.qkv.q" and gate in ours:
+            mixer, rows = layers[index].attention, ours[gate][0]
+            packed = PackedShape(
+                mixer.num_heads,
+                mixer.kv_heads,
+                mixer.width(cfg.hidden_dim),
+                rows // mixer.num_heads,
+            )
+            full = (shape[0] + rows, *shape[1:])
+            out.append(Packed(name, gate, theirs, layout, packed, full))
+        else:
+            out.append(Same(name, theirs, shape))
+    return out
+
+
+def to_ours(
+    tensors: Mapping[str, Tensor], plan: Iterable[Piece], ignored: Iterable[str], where: str
+) -> tuple[State, list[str]]:
+    """Our state dict of their tensors, and the names of those left out (regular expressions
+    `ignored`).
+
+    Raises:
+        ConfigError: for a tensor that is missing, unknown or of another shape, by its name.
+    """
+    plan, tensors = list(plan), split_experts(tensors)
+    expected = {name: shape for piece in plan for name, shape in piece.shapes.items()}
+    left_out = [n for n in tensors if n not in expected and _any(ignored, n)]
+    unknown = sorted(set(tensors) - set(expected) - set(left_out))
+    missing = sorted(set(expected) - set(tensors))
+    for names, problem in ((unknown, "not known to this format"), (missing, "missing")):
+        if names:
+            raise ConfigError(f"{where}: {_listed(names)}: {problem}; nothing is converted")
+    for name, shape in expected.items():
+        found = tuple(tensors[name].shape)
+        if found != shape:
+            raise ConfigError(f"{where}: {name}: is {list(found)}, but config.json makes {shape}")
+    state: State = {}
+    for piece in plan:
+        state |= piece.read(tensors, where)
+    return state, left_out
+
+
+def to_theirs(state: Mapping[str, Tensor], plan: Iterable[Piece]) -> State:
+    """Their tensors of our state dict."""
+    out: State = {}
+    for piece in plan:
+        out |= piece.write(state)
+    return out
+
+
+def _any(patterns: Iterable[str], name: str) -> bool:
+    return any(re.search(pattern, name) for pattern in patterns)
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(names[:5])
+    return shown + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -1,0 +1,149 @@
+"""Continue a text with any model that can be opened, piece by piece."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import GenerationConfig, PreTrainedModel
+from transformers.generation.streamers import BaseStreamer
+from transformers.utils import logging
+
+from gatelm.analysis.probe.gatelm_probe import GatelmProbe
+from gatelm.config import ConfigError
+from gatelm.hf.load import open_reader
+from gatelm.hf.modeling.wrapper import GatelmForCausalLM
+from gatelm.hf.probe.hf_probe import HFProbe
+from gatelm.hf.probe.tokenizer import GatelmTokenizer, HFTokenizer
+from gatelm.train.saving.export import CONFIG, GENERATION_CONFIG
+
+Tokenizer = HFTokenizer | GatelmTokenizer
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen: the likeliest, or drawn.
+
+    temperature: divides the logits; None: the likeliest. top_p: draw from the fewest tokens whose
+    probabilities sum to so much (arXiv 1904.09751).
+    """
+
+    temperature: float | None = 1.0
+    top_p: float = 1.0
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments of `generate`; nothing is left to the model's own settings."""
+        if self.temperature is None:
+            return {"do_sample": False, "temperature": 1.0, "top_p": 1.0, "top_k": None}
+        return {
+            "do_sample": True,
+            "temperature": self.temperature,
+            "top_p": self.top_p,
+            "top_k": 0,
+        }
+
+
+def open_generator(
+    where: str | Path, *, device: str = "auto", dtype: str = "float32"
+) -> tuple[PreTrainedModel, Tokenizer]:
+    """The model at `where` (see `hf.load.open_model`) with `generate`, and its tokenizer.
+
+    Raises:
+        ConfigError: when it cannot be opened, or has no tokenizer.
+    """
+    probe, tokenizer = open_reader(where, device=device, dtype=dtype, purpose="continue a text")
+    assert isinstance(tokenizer, (HFTokenizer, GatelmTokenizer))
+    if isinstance(probe, GatelmProbe):
+        assert isinstance(tokenizer, GatelmTokenizer)
+        model = GatelmForCausalLM.from_decoder(probe.model, eos_token_id=tokenizer.inner.eos_id)
+        folder = Path(where).expanduser()
+        folder = folder if (folder / CONFIG).is_file() else folder / "model"
+        if (folder / GENERATION_CONFIG).is_file():
+            model.generation_config = GenerationConfig.from_pretrained(folder)
+        return model.eval(), tokenizer
+    assert isinstance(probe, HFProbe)
+    if not probe.model.can_generate():
+        raise ConfigError(f"{where}: {type(probe.model).__name__} cannot generate")
+    return probe.model.eval(), tokenizer
+
+
+def prompt_ids(tokenizer: Tokenizer, prompt: str) -> list[int]:
+    """The ids of a prompt, BOS in front where the model is used to it.
+
+    Raises:
+        ConfigError: when there is not a single token.
+    """
+    ids = list(tokenizer.encode(prompt))
+    if tokenizer.adds_bos and tokenizer.bos_id is not None:
+        ids = [tokenizer.bos_id, *ids]
+    if not ids:
+        raise ConfigError("prompt: empty, and the model's texts begin with no BOS; give some text")
+    return ids
+
+
+def stream(
+    model: PreTrainedModel,
+    tokenizer: Tokenizer,
+    prompt: str,
+    *,
+    max_new_tokens: int,
+    sampling: Sampling,
+    seed: int,
+    write: Callable[[str], None],
+) -> list[int]:
+    """Continue `prompt`, handing each piece of text to `write` as it comes; the new ids.
+
+    It ends at the model's end of text or after `max_new_tokens`. The same seed draws the same text.
+    """
+    ids = torch.tensor([prompt_ids(tokenizer, prompt)], device=model.device)
+    eos = model.generation_config.eos_token_id  # pyright: ignore[reportOptionalMemberAccess]
+    ends = set(eos if isinstance(eos, list) else [eos]) - {None}
+    streamer = _Streamer(tokenizer, ends, write)
+    level = logging.get_verbosity()
+    logging.set_verbosity_error()
+    try:
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            output: Any = model.generate(  # pyright: ignore[reportCallIssue]
+                ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=max_new_tokens,
+                pad_token_id=min(ends) if ends else None,
+                streamer=streamer,
+                **sampling.settings(),
+            )
+    finally:
+        logging.set_verbosity(level)
+    return output[0, ids.shape[1] :].tolist()
+
+
+class _Streamer(BaseStreamer):
+    """Writes text as soon as no later token can change it."""
+
+    def __init__(self, tokenizer: Tokenizer, ends: set[int], write: Callable[[str], None]):
+        self.tokenizer, self.ends, self.write = tokenizer, ends, write
+        self.prompt_passed = False
+        self.ids: list[int] = []
+        self.written = ""
+
+    def put(self, value: torch.Tensor) -> None:
+        """Take the prompt, then one token a call."""
+        if not self.prompt_passed:
+            self.prompt_passed = True
+            return
+        self.ids += [i for i in value.flatten().tolist() if i not in self.ends]
+        self._write(self.tokenizer.decode(self.ids), complete=False)
+
+    def end(self) -> None:
+        """Write what was held back."""
+        self._write(self.tokenizer.decode(self.ids), complete=True)
+
+    def _write(self, text: str, *, complete: bool) -> None:
+        # A character of several bytes shows as U+FFFD until its last token is there.
+        settled = text if complete else text.rstrip("\ufffd")
+        if len(settled) > len(self.written) and (complete or settled.startswith(self.written)):
+            self.write(settled[len(self.written) :])
+            self.written = settled

@@ -1,0 +1,86 @@
+"""What transformers says by attention mask and position ids, as documents."""
+
+from __future__ import annotations
+
+import torch
+
+from gatelm.nn.attention.masks import PADDING, positions_in_documents
+from gatelm.nn.shapes import Int, Tensor
+
+
+def documents_of(
+    attention_mask: Tensor | None,
+    position_ids: Tensor | None,
+    shape: tuple[int, int],
+    num_cached: int,
+    device: torch.device,
+) -> Int[Tensor, "B S"] | None:
+    """Document ids of all tokens, cached ones first; None for rows of one document each.
+
+    attention_mask: (B,S), 0 at padding. position_ids: (B,T) of packed rows, a document begins where
+        they do not go on by 1; read without cached tokens only. shape: (B,T) of the new tokens.
+
+    Raises:
+        ValueError: for a mask or positions that cannot be meant so.
+    """
+    batch, num_new = shape
+    documents = torch.zeros((batch, num_cached + num_new), dtype=torch.long, device=device)
+    plain = True
+    if position_ids is not None and num_cached == 0 and num_new > 1:
+        position_ids = position_ids.to(device).expand(batch, -1)
+        begins = position_ids[:, 1:] != position_ids[:, :-1] + 1
+        documents[:, 1:] = begins.cumsum(dim=1)
+        plain = not bool(begins.any())
+    if attention_mask is not None:
+        real = _checked(attention_mask, documents.shape).to(device)
+        plain = plain and bool(real.all())
+        documents = documents.masked_fill(~real, PADDING)
+    if position_ids is not None and num_cached == 0:
+        _check_positions(position_ids.to(device).expand(batch, -1), documents)
+    return None if plain else documents
+
+
+def is_packed(documents: Int[Tensor, "B S"]) -> bool:
+    """Whether a row holds more than one document."""
+    first = documents.masked_fill(documents == PADDING, documents.shape[1]).amin(dim=1)
+    return bool((documents.amax(dim=1) > first).any())
+
+
+def padding_to_the_left(
+    tokens: Int[Tensor, "B T"], attention_mask: Int[Tensor, "B T"]
+) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B T"]]:
+    """The same rows with their padding in front, so that each ends with its last real token."""
+    order = attention_mask.bool().long().argsort(dim=1, stable=True)
+    return tokens.gather(1, order), attention_mask.gather(1, order)
+
+
+def _checked(attention_mask: Tensor, shape: torch.Size) -> Tensor:
+    if attention_mask.dim() != 2:
+        raise ValueError(
+            f"attention_mask: has {attention_mask.dim()} axes; only (batch, tokens) with 0 at "
+            "padding can be read"
+        )
+    if attention_mask.shape != shape:
+        raise ValueError(
+            f"attention_mask: has shape {tuple(attention_mask.shape)} for {tuple(shape)} tokens, "
+            "cached ones included; give it for all of them"
+        )
+    real = attention_mask.bool()
+    begins = real[:, 0].long() + (real[:, 1:] & ~real[:, :-1]).sum(dim=1)
+    if bool((begins > 1).any()):
+        row = int((begins > 1).nonzero()[0, 0])
+        raise ValueError(
+            f"attention_mask: row {row} has padding between its tokens; pad on the left when "
+            "tokens are to follow"
+        )
+    return real
+
+
+def _check_positions(position_ids: Tensor, documents: Tensor) -> None:
+    wrong = (positions_in_documents(documents) != position_ids) & (documents != PADDING)
+    if bool(wrong.any()):
+        row, column = wrong.nonzero()[0].tolist()
+        raise ValueError(
+            f"position_ids: {int(position_ids[row, column])} at token {column} of row {row}; "
+            "positions count from 0 in each document, without a gap"
+        )

@@ -1,0 +1,164 @@
+"""Read a long text through a model in chunks, keys and values kept: memory linear in its length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from gatelm.analysis.probe.evaluation import evaluation
+from gatelm.analysis.probe.taps import decoder
+from gatelm.nn.cache import KVCache
+from gatelm.nn.shapes import Float, Int, Tensor
+
+CHUNK_TOKENS = 1024
+"""Tokens that go through the model at a time. It changes time and memory, not results."""
+
+LOGITS_PER_BLOCK = 1 << 24
+"""Logits that exist at one time."""
+
+
+@runtime_checkable
+class Prefill(Protocol):
+    """A causal language model that reads one text, a chunk at a time.
+
+    moves_with_length: its positions depend on how long the text is so far (dynamic NTK, LongRoPE),
+    so that only one forward of the whole text gives what one forward of the whole text gives.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def device(self) -> torch.device: ...
+    @property
+    def moves_with_length(self) -> bool: ...
+
+    def begin(self, num_tokens: int) -> Any:
+        """A state that has read nothing, with room for a text of `num_tokens`."""
+        ...
+
+    def extend(self, state: Any, tokens: Int[Tensor, "1 T"]) -> Float[Tensor, "1 T D"]:
+        """Read the next tokens; their final normed states, without gradient."""
+        ...
+
+    def logits(self, hidden: Float[Tensor, "*B D"]) -> Float[Tensor, "*B V"]:
+        """Logits of some states."""
+        ...
+
+
+class DecoderPrefill:
+    """A decoder of this package."""
+
+    def __init__(self, model: nn.Module, name: str = "the model"):
+        self.name = name
+        self._model = decoder(model)
+        self.vocab_size: int = self._model.cfg.vocab_size
+        ropes = [getattr(layer.mixer, "rope", None) for layer in self._model.cfg.layers()]
+        self.moves_with_length = any(rope is not None and rope.moves_with_length for rope in ropes)
+
+    @property
+    def device(self) -> torch.device:
+        return next(self._model.parameters()).device
+
+    def begin(self, num_tokens: int) -> KVCache:
+        """An empty cache with room for the text."""
+        return KVCache(capacity_tokens=num_tokens)
+
+    def extend(self, state: KVCache, tokens: Int[Tensor, "1 T"]) -> Float[Tensor, "1 T D"]:
+        """See `Prefill.extend`."""
+        with evaluation(self._model):
+            return self._model.hidden(tokens.to(self.device), cache=state)
+
+    def logits(self, hidden: Float[Tensor, "*B D"]) -> Float[Tensor, "*B V"]:
+        """Logits of some states."""
+        with torch.no_grad():
+            return self._model.logits(hidden)
+
+
+@torch.no_grad()
+def token_losses(
+    model: Prefill,
+    tokens: Int[Tensor, " T"],
+    *,
+    chunk_tokens: int = CHUNK_TOKENS,
+    report: Callable[[int], None] = lambda done: None,
+) -> Float[Tensor, " t"]:
+    """Nats of each token from the second on, given all before it; float32, on the CPU.
+
+    A model whose positions move with the length reads the text at once, the others in chunks.
+    Besides keys and values, memory is a chunk's.
+
+    Args:
+        report: called with the tokens that have been predicted so far.
+
+    Raises:
+        ValueError: for fewer than 2 tokens, or chunks without any.
+    """
+    if len(tokens) < 2:
+        raise ValueError(f"the loss needs 2 tokens or more, got {len(tokens)}")
+    if chunk_tokens < 1:
+        raise ValueError(f"chunk_tokens {chunk_tokens}: must be 1 or more")
+    last = len(tokens) - 1
+    step = last if model.moves_with_length else chunk_tokens
+    state, losses = model.begin(last), []
+    for start in range(0, last, step):
+        stop = min(start + step, last)
+        hidden = model.extend(state, tokens[None, start:stop])[0]
+        losses.append(_nats(model, hidden, tokens[start + 1 : stop + 1].to(hidden.device)))
+        report(stop)
+    return torch.cat(losses)
+
+
+def _nats(
+    model: Prefill, hidden: Float[Tensor, "t D"], targets: Int[Tensor, " t"]
+) -> Float[Tensor, " t"]:
+    rows = max(1, LOGITS_PER_BLOCK // model.vocab_size)
+    blocks = zip(hidden.split(rows), targets.split(rows), strict=True)
+    return torch.cat(
+        [
+            F.cross_entropy(model.logits(block).float(), wanted, reduction="none").cpu()
+            for block, wanted in blocks
+        ]
+    )
+
+
+@torch.no_grad()
+def continue_greedily(
+    model: Prefill,
+    tokens: Int[Tensor, " T"],
+    *,
+    max_new_tokens: int,
+    ends: frozenset[int] = frozenset(),
+    chunk_tokens: int = CHUNK_TOKENS,
+    report: Callable[[int], None] = lambda done: None,
+) -> list[int]:
+    """The likeliest next token, again and again, until one of `ends` (left out) or the maximum.
+
+    Args:
+        report: called with the prompt's tokens that have been read so far.
+
+    Raises:
+        ValueError: for an empty prompt.
+    """
+    if not len(tokens):
+        raise ValueError("the prompt is empty")
+    step = len(tokens) if model.moves_with_length else chunk_tokens
+    state = model.begin(len(tokens) + max_new_tokens)
+    last = torch.empty(0)
+    for start in range(0, len(tokens), step):
+        last = model.extend(state, tokens[None, start : start + step])[:, -1]
+        report(min(start + step, len(tokens)))
+    new: list[int] = []
+    while len(new) < max_new_tokens:
+        token = int(model.logits(last).argmax(dim=-1))
+        if token in ends:
+            break
+        new.append(token)
+        if len(new) < max_new_tokens:
+            last = model.extend(state, torch.tensor([[token]]))[:, -1]
+    return new

@@ -1,0 +1,48 @@
+"""Sentences without an end, to hide something in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from itertools import count, cycle
+from random import Random
+
+from gatelm.longcontext.tasks.base import Ids, Pieces
+from gatelm.longcontext.tasks.words import NOISE
+
+Haystack = Callable[[Pieces], Iterator[Ids]]
+
+_SENTENCE = re.compile(r"\S.*?[.!?](?=\s)|\S.*", re.DOTALL)
+
+
+def noise(pieces: Pieces) -> Iterator[Ids]:
+    """The same five sentences, again and again."""
+    return cycle([pieces.next(sentence) for sentence in NOISE])
+
+
+def prose(essays: Sequence[str], start: int) -> Haystack:
+    """The sentences of texts one after another, from the beginning of text `start` on, endless.
+
+    White space of all kinds becomes single spaces, and characters outside ASCII are left out.
+    """
+
+    def sentences(pieces: Pieces) -> Iterator[Ids]:
+        for index in count(start):
+            text = essays[index % len(essays)].encode("ascii", "ignore").decode()
+            for sentence in _SENTENCE.findall(text):
+                ids = pieces.next(" " + " ".join(sentence.split()))
+                if ids:
+                    yield ids
+
+    return sentences
+
+
+def needles(sentence: Callable[[Random], str], seed: float) -> Haystack:
+    """Sentences like the one to be found, with other keys and values."""
+
+    def sentences(pieces: Pieces) -> Iterator[Ids]:
+        rng = Random(seed)
+        while True:
+            yield pieces.next(sentence(rng))
+
+    return sentences

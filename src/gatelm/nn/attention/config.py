@@ -1,0 +1,242 @@
+"""Softmax attention as a config: its values, what they cost, which cannot go together."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from pydantic import Field
+
+from gatelm.config import Config, ConfigError, added_later, choice
+from gatelm.nn.attention.backends import BACKENDS
+from gatelm.nn.attention.cross import MemoryConfig
+from gatelm.nn.attention.heads import check_kv_heads, check_width
+from gatelm.nn.attention.pattern import BlockSparseConfig, Direction, Pattern
+from gatelm.nn.attention.projections import LatentConfig
+from gatelm.nn.cost import Part
+from gatelm.nn.gates.gate import GateConfig, SiteShape
+from gatelm.nn.gates.sites import ATTENTION_SITES
+from gatelm.nn.norm import NormConfig
+from gatelm.nn.positions.alibi import AlibiConfig
+from gatelm.nn.positions.rope import RopeConfig
+
+if TYPE_CHECKING:
+    BackendName = str
+else:
+    BackendName = choice(BACKENDS, "backend")
+
+
+class AttentionConfig(Config):
+    """Grouped-query softmax attention."""
+
+    sites: ClassVar[tuple[str, ...]] = ATTENTION_SITES
+
+    kind: Literal["attention"] = "attention"
+    num_heads: int = Field(ge=1)
+    num_kv_heads: int | None = Field(default=None, ge=1)
+    """None: as many as query heads."""
+    head_dim: int | None = Field(default=None, ge=1)
+    """None: hidden_dim / num_heads."""
+    qk_norm: NormConfig | None = None
+    """A norm over each query's and key's head_dim channels, before RoPE."""
+    rope: RopeConfig | None = RopeConfig()
+    position_bias: AlibiConfig | None = added_later(None)
+    """What is added to the scores for distance; in place of `rope`, which is then null."""
+    projection: LatentConfig | None = added_later(None)
+    """Keys and values through a small latent; None: a matrix each for queries, keys and values."""
+    window_tokens: int | None = Field(default=None, ge=1)
+    """A query sees this many keys, itself included; None sees all before it."""
+    first_tokens: int = added_later(0, ge=0)
+    """Of a layer with a window: so many keys at the start of the document are seen past it."""
+    sparsity: BlockSparseConfig | None = added_later(None)
+    """Only some blocks of keys are seen; None: all keys in reach."""
+    direction: Direction = added_later("causal")
+    """full: keys after the query are seen too; of encoders only."""
+    memory: MemoryConfig | None = added_later(None)
+    """Cross attention: keys and values of a second sequence; None: of the text itself."""
+    bias: Literal["none", "qkv", "all"] = "none"
+    scale: float | None = None
+    """Factor on q k^T; None: 1/sqrt(head_dim)."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """On the attention probabilities, in training."""
+    backend: BackendName = Field(default="sdpa", json_schema_extra={"identity": False})
+
+    @property
+    def kv_heads(self) -> int:
+        return self.num_kv_heads or self.num_heads
+
+    @property
+    def pattern(self) -> Pattern:
+        """Which keys its queries see, and what is added to their scores."""
+        if self.memory is not None:
+            return Pattern(direction="full", keys="memory")
+        slopes = None if self.position_bias is None else self.position_bias.slopes(self.num_heads)
+        return Pattern(self.window_tokens, self.first_tokens, self.sparsity, self.direction, slopes)
+
+    def width(self, hidden_dim: int) -> int:
+        """Channels of one head."""
+        return self.head_dim or hidden_dim // self.num_heads
+
+    def value_width(self, hidden_dim: int) -> int:
+        """Channels of one head's values, and of its output."""
+        of_latent = self.projection.value_dim if self.projection else None
+        return of_latent or self.width(hidden_dim)
+
+    def turning(self, hidden_dim: int) -> int:
+        """Channels of one head that turn with the position."""
+        return 0 if self.rope is None else self.rope.rotary_dim(self.width(hidden_dim))
+
+    def site_shape(self, site: str, hidden_dim: int) -> SiteShape:
+        """What a gate at `site` must know of its tensor."""
+        width = self.width(hidden_dim)
+        widths = {"v": self.value_width(hidden_dim), "sdpa": self.value_width(hidden_dim)}
+        heads = {"k": self.kv_heads, "v": self.kv_heads, "k_rot": self.kv_heads, "out": 1}
+        return SiteShape(
+            num_heads=heads.get(site, self.num_heads),
+            head_dim=hidden_dim if site == "out" else widths.get(site, width),
+            hidden_dim=hidden_dim,
+            num_groups=self.kv_heads,
+            num_query_heads=self.num_heads,
+            query_dim=width,
+        )
+
+    def part(self, hidden_dim: int) -> Part:
+        """Parameters without those of the gates."""
+        width = self.width(hidden_dim)
+        if self.projection is not None:
+            out = Part(hidden_dim * self.num_heads * self.value_width(hidden_dim))
+            turning = self.turning(hidden_dim)
+            return out + self.projection.part(hidden_dim, self.num_heads, width, turning)
+        queries, keys = self.num_heads * width, self.kv_heads * width
+        bias = {"none": 0, "qkv": queries + 2 * keys, "all": queries + 2 * keys + hidden_dim}
+        on_heads = 2 * self.qk_norm.num_weights(width) if self.qk_norm else 0
+        if self.memory is not None:  # its keys and values cost nothing per token of the text
+            of_memory = 2 * keys * self.memory.hidden_dim
+            return Part(2 * hidden_dim * queries, bias[self.bias] + of_memory, on_heads)
+        return Part(hidden_dim * (2 * queries + 2 * keys), bias[self.bias], on_heads)
+
+    def mixing_flops_per_token(self, hidden_dim: int, seq_len: int) -> int:
+        """Of the whole T x T square, as kernels' counters do: no discount for causality."""
+        both = self.width(hidden_dim) + self.value_width(hidden_dim)
+        return 2 * self.num_heads * both * (self.memory.max_tokens if self.memory else seq_len)
+
+    def caches_latent(self, sites: Collection[str]) -> bool:
+        """Whether the cache holds latents: a modifier at one of `sites` may stand in the way."""
+        return self.projection is not None and not {"k", "v", "k_rot"} & set(sites)
+
+    def cached_values(self, hidden_dim: int, num_tokens: int, sites: Collection[str] = ()) -> int:
+        """Keys and values, or latents, of `num_tokens` tokens with modifiers at `sites`."""
+        if self.memory is not None:
+            num_tokens = self.memory.max_tokens
+        elif self.window_tokens is not None:
+            num_tokens = min(num_tokens, self.window_tokens - 1 + self.first_tokens)
+        if self.projection is not None and self.caches_latent(sites):
+            return (self.projection.kv_rank + self.turning(hidden_dim)) * num_tokens
+        both = self.width(hidden_dim) + self.value_width(hidden_dim)
+        return self.kv_heads * both * num_tokens
+
+    def check(self, hidden_dim: int, where: str) -> None:
+        """Raises ConfigError, naming `where`, for values that cannot work together."""
+        check_width(self.num_heads, self.head_dim, hidden_dim, where)
+        check_kv_heads(self.num_heads, self.kv_heads, where)
+        if self.rope is not None:
+            self.rope.check(self.width(hidden_dim), where)
+            self._check_moving(where)
+        self._check_bias(where)
+        if self.projection is not None:
+            self._check_latent(hidden_dim, where)
+        if self.qk_norm is not None and self.qk_norm.gate is not None:
+            raise ConfigError(f"{where}.qk_norm.gate: only norms of the residual have one")
+        self._check_pattern(where)
+        if self.memory is not None:
+            self._check_memory(where)
+        if self.dropout and not BACKENDS[self.backend].capabilities.dropout:
+            raise ConfigError(f"{where}.dropout: the {self.backend} backend has none")
+
+    def _check_pattern(self, where: str) -> None:
+        if self.first_tokens and self.window_tokens is None:
+            raise ConfigError(
+                f"{where}.first_tokens: without a window all keys are seen anyway; set "
+                "window_tokens, or leave it out"
+            )
+        if self.sparsity is not None and self.window_tokens is not None:
+            raise ConfigError(
+                f"{where}.sparsity: goes without window_tokens; its near keys are "
+                "sparsity.local_blocks"
+            )
+
+    def _check_memory(self, where: str) -> None:
+        if self.rope is not None:
+            raise ConfigError(
+                f"{where}.rope: the tokens of a memory have no place in the text; set rope to null"
+            )
+        for name in ("window_tokens", "sparsity", "projection"):
+            if getattr(self, name) is not None:
+                raise ConfigError(f"{where}.{name}: all of a memory is seen as it is; leave it out")
+
+    def _check_bias(self, where: str) -> None:
+        if self.position_bias is None:
+            return
+        if self.rope is not None:
+            raise ConfigError(
+                f"{where}.position_bias: alibi stands in place of rotary positions; set rope: null"
+            )
+        if self.memory is not None:
+            raise ConfigError(
+                f"{where}.position_bias: a second sequence (memory) is at no distance; leave it out"
+            )
+
+    def _check_moving(self, where: str) -> None:
+        if self.rope is None or not self.rope.moves_with_length:
+            return
+        kind = None if self.rope.scaling is None else self.rope.scaling.kind
+        for name, value in (("window_tokens", self.window_tokens), ("projection", self.projection)):
+            if value is not None:
+                raise ConfigError(
+                    f"{where}.rope.scaling: {kind} turns cached keys anew, which {name} has no "
+                    "place for; use yarn, or leave one of them out"
+                )
+
+    def _check_latent(self, hidden_dim: int, where: str) -> None:
+        if self.kv_heads != self.num_heads:
+            raise ConfigError(
+                f"{where}.num_kv_heads: with projection.kind latent every head has keys of its "
+                "own; leave it out"
+            )
+        if self.qk_norm is not None:
+            raise ConfigError(
+                f"{where}.qk_norm: with projection.kind latent the norms are on the latents "
+                "(projection.norm); set qk_norm to null"
+            )
+        if self.bias != "none":
+            raise ConfigError(f"{where}.bias: a latent projection has none; set bias to none")
+        if self.turning(hidden_dim) == self.width(hidden_dim):
+            raise ConfigError(
+                f"{where}.rope.partial_factor: where all channels turn, no key can come from the "
+                "latent; use e.g. 0.5, or rope: null"
+            )
+
+    def check_gate(self, gate: GateConfig, where: str) -> None:
+        """Raises ConfigError for a gate that cannot work here."""
+        if gate.needs_lse and self.memory is not None and self.backend == "sdpa":
+            raise ConfigError(
+                f"{where}.inputs: mixer.backend 'sdpa' returns no lse of a memory; use eager"
+            )
+        if gate.needs_lse and not BACKENDS[self.backend].capabilities.lse:
+            able = [name for name, b in BACKENDS.items() if b.capabilities.lse]
+            raise ConfigError(
+                f"{where}.inputs: lse is not returned by mixer.backend {self.backend!r}; "
+                f"use {' or '.join(able)}"
+            )
+        from_text = {"x", "resid", "q"} & set(gate.inputs)
+        if self.memory is not None and gate.site in ("k", "v", "k_rot") and from_text:
+            raise ConfigError(
+                f"{where}.inputs: keys and values of mixer.memory are not tokens of the text; use "
+                "y or const, or a site of the query's side (q, q_rot, sdpa, out)"
+            )
+        scales = gate.granularity == "head" and gate.operation == "mul"
+        if scales and gate.site in ("q", "k") and self.qk_norm is not None:
+            raise ConfigError(
+                f"{where}: a headwise gate at {gate.site!r} is undone by mixer.qk_norm, which "
+                f"rescales each head; use site {gate.site}_rot, or granularity element"
+            )

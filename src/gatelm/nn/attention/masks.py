@@ -1,0 +1,185 @@
+"""Who may attend to whom: order, documents and a layer's pattern as one object per forward."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from gatelm.nn.attention.pattern import Pattern
+from gatelm.nn.shapes import Bool, Float, Int, Tensor
+
+PADDING = -1
+"""Document id of padding: padding is attended to by padding only."""
+
+
+def document_starts(documents: Int[Tensor, "B S"]) -> Bool[Tensor, "B S"]:
+    """Where a document begins: where the id differs from the one before it."""
+    starts = torch.ones_like(documents, dtype=torch.bool)
+    starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    return starts
+
+
+def positions_in_documents(documents: Int[Tensor, "B S"]) -> Int[Tensor, "B S"]:
+    """Each token's index since its document began, 0-based."""
+    index = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
+    start = torch.where(document_starts(documents), index, 0).cummax(dim=1).values
+    return index - start
+
+
+class AttentionMask:
+    """The mask of one forward, rendered on demand per pattern and remembered.
+
+    Queries are the last T of a row's tokens. Keys are all of them, S, or those that a cache kept:
+    see `last` and `at`. Query i sees key j when both carry the same document id and the pattern
+    allows it.
+    """
+
+    def __init__(
+        self,
+        num_queries: int,
+        num_keys: int,
+        documents: Int[Tensor, "B S"] | None = None,
+        device: torch.device | None = None,
+    ):
+        assert num_keys >= num_queries
+        self.num_queries, self.num_keys, self.num_tokens = num_queries, num_keys, num_keys
+        self.documents = documents
+        self.key_index: Int[Tensor, "b L"] | None = None
+        self.device = device if documents is None else documents.device
+        self._dense: dict[Pattern, Bool[Tensor, "b 1 T S"]] = {}
+        self._biases: dict[Pattern, Float[Tensor, "b N T S"]] = {}
+        self._kept: dict[object, AttentionMask] = {}
+        self.rendered: dict[object, Any] = {}
+        """What backends make of it for themselves."""
+        self._places: Tensor | None = None
+
+    def is_plain_causal(self, pattern: Pattern) -> bool:
+        """Whether a kernel's own causal flag says it all."""
+        return (
+            self._is_whole(pattern)
+            and pattern.direction == "causal"
+            and self.num_queries == self.num_keys
+        )
+
+    def is_causal_tail(self, pattern: Pattern) -> bool:
+        """Whether the queries are the last tokens of one text, and order alone decides."""
+        return (
+            self._is_whole(pattern)
+            and pattern.direction == "causal"
+            and pattern.keys == "own"
+            and self.num_keys == self.num_tokens
+        )
+
+    def sees_everything(self, pattern: Pattern) -> bool:
+        """Whether no key is hidden: one document, no window, and none after the query."""
+        last = self.num_queries == 1 or pattern.direction == "full"
+        return self._is_whole(pattern) and last
+
+    def _is_whole(self, pattern: Pattern) -> bool:
+        return (
+            self.documents is None
+            and pattern.alibi_slopes is None
+            and pattern.hides_nothing(self.num_keys)
+            and self.key_index is None
+        )
+
+    def dense(self, pattern: Pattern) -> Bool[Tensor, "b 1 T S"]:
+        """True where query i may attend to key j."""
+        key = pattern if self.key_index is not None else pattern.within(self.num_keys)
+        if key not in self._dense:
+            places = self._pair(self.places) if key.needs_places else (None, None)
+            allowed = key.sees(*self._pair(self._index()), *places)
+            if self.documents is not None:
+                queries, keys = self._pair(self.documents)
+                allowed = allowed & (queries == keys)
+            if self.key_index is not None:
+                allowed = allowed & (self.key_index >= 0)[:, None, :]
+            self._dense[key] = allowed[:, None]
+        return self._dense[key]
+
+    def bias(self, pattern: Pattern) -> Float[Tensor, "b N T S"] | None:
+        """What is added to the scaled scores, float32; None: nothing."""
+        if pattern.alibi_slopes is None:
+            return None
+        if pattern not in self._biases:
+            slopes = torch.tensor(pattern.alibi_slopes, device=self.device)[:, None, None]
+            queries, keys = self._pair(self._index())
+            self._biases[pattern] = -slopes * (queries - keys).abs()[:, None]
+        return self._biases[pattern]
+
+    @property
+    def places(self) -> Int[Tensor, "b S"]:
+        """Every token's place in its document, of the whole row."""
+        if self._places is None:
+            if self.documents is None:
+                self._places = torch.arange(self.num_tokens, device=self.device)[None]
+            else:
+                self._places = positions_in_documents(self.documents)
+        return self._places
+
+    def last(self, num_keys: int) -> AttentionMask:
+        """The same queries, with the last `num_keys` keys only."""
+        if num_keys == self.num_keys:
+            return self
+        if num_keys not in self._kept:
+            self._kept[num_keys] = self._copy()
+            self._kept[num_keys].num_keys = num_keys
+        return self._kept[num_keys]
+
+    def at(self, key: object, index: Int[Tensor, "b L"]) -> AttentionMask:
+        """The same queries, with the keys at `index` of the row, -1 for none.
+
+        Layers that name the same `key` share one mask: their index is the same.
+        """
+        if key not in self._kept:
+            self._kept[key] = self._copy()
+            self._kept[key].key_index, self._kept[key].num_keys = index, index.shape[1]
+        return self._kept[key]
+
+    def _copy(self) -> AttentionMask:
+        return AttentionMask(self.num_queries, self.num_tokens, self.documents, self.device)
+
+    def _index(self) -> Int[Tensor, "1 S"]:
+        return torch.arange(self.num_tokens, device=self.device)[None]
+
+    def _pair(self, per_token: Int[Tensor, "b S"]) -> tuple[Tensor, Tensor]:
+        """The queries' entries (b,T,1) and the keys' (b,1,S) of a row's."""
+        queries = per_token[:, self.num_tokens - self.num_queries :, None]
+        if self.key_index is None:
+            return queries, per_token[:, None, self.num_tokens - self.num_keys :]
+        index = self.key_index.clamp(min=0)
+        rows = max(len(index), len(per_token))
+        keys = per_token.expand(rows, -1).gather(1, index.expand(rows, -1))
+        return queries, keys[:, None, :]
+
+
+class MemoryMask(AttentionMask):
+    """That of a second sequence: all of it is seen but its padding, whatever the pattern.
+
+    valid: False at padding; a row without anything else sees its padding.
+    """
+
+    def __init__(
+        self,
+        num_queries: int,
+        num_keys: int,
+        valid: Bool[Tensor, "B M"] | None,
+        device: torch.device | None,
+    ):
+        super().__init__(num_queries, max(num_queries, num_keys), device=device)
+        self.num_keys, self.valid = num_keys, valid
+
+    def is_plain_causal(self, pattern: Pattern) -> bool:
+        """Never: the order of the two sequences has nothing to do with each other."""
+        return False
+
+    def sees_everything(self, pattern: Pattern) -> bool:
+        """Whether there is no padding."""
+        return self.valid is None
+
+    def dense(self, pattern: Pattern) -> Bool[Tensor, "b 1 t M"]:
+        """True where a key is no padding; the same for all queries."""
+        if self.valid is None:
+            return torch.ones(1, 1, 1, self.num_keys, dtype=torch.bool, device=self.device)
+        return (self.valid | ~self.valid.any(dim=1, keepdim=True))[:, None, None, :]

@@ -1,0 +1,100 @@
+"""Softmax attention: the one forward, with its sites."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from torch import nn
+
+from gatelm.nn.attention.backends import BACKENDS
+from gatelm.nn.attention.config import AttentionConfig
+from gatelm.nn.attention.projections import LatentProjection, QKVProjection
+from gatelm.nn.forward_state import Context
+from gatelm.nn.gates.gate import GateConfig, ModifierConfig, build_modifier
+from gatelm.nn.gates.sites import ATTENTION_SITES, BACKEND_TAPS, Sites, Sources, Taps
+from gatelm.nn.norm import Norm
+from gatelm.nn.positions.rope import rotate
+from gatelm.nn.shapes import Float, Tensor
+
+
+class Attention(nn.Module):
+    """The one attention: every variant is a value in its config or a modifier at a site."""
+
+    def __init__(
+        self,
+        cfg: AttentionConfig,
+        hidden_dim: int,
+        layer_index: int,
+        modifiers: Sequence[ModifierConfig] = (),
+    ):
+        super().__init__()
+        self.cfg, self.layer_index = cfg, layer_index
+        self.backend, self.pattern = BACKENDS[cfg.backend], cfg.pattern
+        width = cfg.width(hidden_dim)
+        self.scale = width**-0.5 if cfg.scale is None else cfg.scale
+        if cfg.projection is None:
+            bias = cfg.bias != "none"
+            self.qkv = QKVProjection(
+                hidden_dim, cfg.num_heads, cfg.kv_heads, width, bias, cfg.memory
+            )
+        else:
+            cached = "latent" if cfg.caches_latent([m.site for m in modifiers]) else "keys"
+            turning = cfg.turning(hidden_dim)
+            self.qkv = LatentProjection(
+                cfg.projection, hidden_dim, cfg.num_heads, width, turning, cached
+            )
+        self.q_norm = Norm(cfg.qk_norm, width) if cfg.qk_norm else nn.Identity()
+        self.k_norm = Norm(cfg.qk_norm, width) if cfg.qk_norm else nn.Identity()
+        values = cfg.num_heads * cfg.value_width(hidden_dim)
+        self.o_proj = nn.Linear(values, hidden_dim, bias=cfg.bias == "all")
+        self.gates = Sites(
+            ATTENTION_SITES,
+            {m.site: build_modifier(m, cfg.site_shape(m.site, hidden_dim)) for m in modifiers},
+        )
+        wanted = any(isinstance(m, GateConfig) and m.needs_lse for m in modifiers)
+        self.lse: Literal["skip", "return"] = "return" if wanted else "skip"
+        self.backend_taps = Taps(BACKEND_TAPS)
+
+    def forward(
+        self, x: Float[Tensor, "B T D"], resid: Float[Tensor, "B T D"], context: Context
+    ) -> Float[Tensor, "B T D"]:
+        """The attention branch of x, the normed residual; `resid` is the raw one."""
+        sources = Sources(x=x, resid=resid)
+        q, k, v, latent = self.qkv(x, context.memory)
+        q = sources.q = self.gates("q", q, sources)
+        k = self.gates("k", k, sources)
+        v = self.gates("v", v, sources)
+        q, k = self.q_norm(q), self.k_norm(k)
+        rope, width = self.cfg.rope, q.shape[-1]
+        if rope is not None:
+            cos, sin = context.rotation(rope, width)
+            q = rotate(q, cos, sin, rope.pairs)
+            k = k if context.turns_late(rope) else rotate(k, cos, sin, rope.pairs)
+        q = self.gates("q_rot", q, sources)
+        k = self.gates("k_rot", k, sources)
+        slot = context.slot(self.layer_index, self.pattern)
+        k, v = self.qkv.extend(slot, k, v, latent)
+        if rope is not None and context.turns_late(rope):
+            k = rotate(k, *context.key_rotation(rope, width), rope.pairs)
+        y, sources.lse = self.backend(
+            q,
+            k,
+            v,
+            mask=slot.mask,
+            pattern=self.pattern,
+            scale=self.scale,
+            dropout=self.cfg.dropout if self.training else 0.0,
+            observe=self.backend_taps,
+            lse=self.lse,
+        )
+        y = self.gates("sdpa", y, sources)
+        y = self.o_proj(y.flatten(-2))
+        return self.gates("out", y, sources)
+
+
+def use_backend(module: nn.Module, name: str) -> None:
+    """Switch every attention layer below `module` to another backend, e.g. eager for its taps."""
+    for layer in module.modules():
+        if isinstance(layer, Attention):
+            layer.backend = BACKENDS[name]

@@ -1,0 +1,78 @@
+"""Feed-forward networks that every token passes alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import Field
+from torch import nn
+from torch.nn import functional as F
+
+from gatelm.config import Config, choice
+from gatelm.nn.cost import Part
+from gatelm.nn.forward_state import Context
+from gatelm.nn.shapes import Float, Tensor
+
+FFN_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "relu2": lambda x: F.relu(x).square(),
+}
+
+if TYPE_CHECKING:
+    FFNActivation = str
+else:
+    FFNActivation = choice(FFN_ACTIVATIONS, "activation")
+
+
+class SwiGLUConfig(Config):
+    """W_down (act(W_gate x) * W_up x) (arXiv 2002.05202)."""
+
+    kind: Literal["swiglu"] = "swiglu"
+    ffn_dim: int = Field(ge=1)
+    activation: FFNActivation = "silu"
+
+    def part(self, hidden_dim: int) -> Part:
+        """Parameters."""
+        return Part(3 * hidden_dim * self.ffn_dim)
+
+
+class MLPConfig(Config):
+    """W_down act(W_up x)."""
+
+    kind: Literal["mlp"] = "mlp"
+    ffn_dim: int = Field(ge=1)
+    activation: FFNActivation = "gelu"
+
+    def part(self, hidden_dim: int) -> Part:
+        """Parameters."""
+        return Part(2 * hidden_dim * self.ffn_dim)
+
+
+class SwiGLU(nn.Module):
+    """Gated feed-forward network; its gate is the FFN's own, not an attention gate."""
+
+    def __init__(self, cfg: SwiGLUConfig, hidden_dim: int, layer_index: int):
+        super().__init__()
+        self.act = FFN_ACTIVATIONS[cfg.activation]
+        self.gate_proj = nn.Linear(hidden_dim, cfg.ffn_dim, bias=False)
+        self.up_proj = nn.Linear(hidden_dim, cfg.ffn_dim, bias=False)
+        self.down_proj = nn.Linear(cfg.ffn_dim, hidden_dim, bias=False)
+
+    def forward(self, x: Float[Tensor, "B T D"], context: Context) -> Float[Tensor, "B T D"]:
+        return self.down_proj(self.act(self.gate_proj(x)) * self.up_proj(x))
+
+
+class MLP(nn.Module):
+    """Two matrices and an activation."""
+
+    def __init__(self, cfg: MLPConfig, hidden_dim: int, layer_index: int):
+        super().__init__()
+        self.act = FFN_ACTIVATIONS[cfg.activation]
+        self.up_proj = nn.Linear(hidden_dim, cfg.ffn_dim, bias=False)
+        self.down_proj = nn.Linear(cfg.ffn_dim, hidden_dim, bias=False)
+
+    def forward(self, x: Float[Tensor, "B T D"], context: Context) -> Float[Tensor, "B T D"]:
+        return self.down_proj(self.act(self.up_proj(x)))

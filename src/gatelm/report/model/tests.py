@@ -1,0 +1,83 @@
+"""What changes when a part of a model is changed, and how it streams."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gatelm.report.charts import profiles
+from gatelm.report.charts.theme import Palette
+from gatelm.report.model.entry import Looked, Rows
+from gatelm.report.numbers import count, is_number, short
+from gatelm.report.page import Column, Figure, Page, swatch
+
+
+def add_interventions(page: Page, models: Sequence[Looked], palette: Palette) -> None:
+    """The loss with a part forced, set to zero or clamped, against the model as it is."""
+    page.text(
+        "The loss on the same text when a part of the model is changed while it runs; weights "
+        "stay as they are. An increase near 0 means that the model does not need it."
+    )
+    rows = [
+        [
+            swatch(palette.of(m.name), m.name),
+            str(effect.get("what")),
+            short(effect.get("loss"), 4),
+            str(effect.get("skipped") or short(effect.get("increase"), 3, sign=True)),
+        ]
+        for m in models
+        for effect in m.interventions
+    ]
+    columns = [
+        Column("Model"),
+        Column("Change"),
+        Column("Loss (nats per token)", "right"),
+        Column("Increase", "right"),
+    ]
+    page.table(columns, rows)
+
+
+def add_streaming(page: Page, models: Sequence[Looked], palette: Palette) -> None:
+    """The loss of a long text in a window cache that keeps 0, 1, 2, 4 first tokens."""
+    streamed = [m for m in models if m.streaming.get("rows")]
+    for m in models:
+        if m.streaming.get("error"):
+            page.note(f"{m.name} was not streamed: {m.streaming['error']}.", "warning")
+    if not streamed:
+        return
+    table = streamed[0].streaming
+    page.text(
+        f"{count(table.get('tokens'))} tokens through a cache of "
+        f"{count(table.get('window_tokens'))} last tokens and so many first ones. "
+        f"{table.get('note', '')}"
+    )
+    lines: Rows = []
+    rows = []
+    for m in streamed:
+        entries = m.streaming["rows"]
+        lines += m.rows([e["first_tokens"] for e in entries], [e["loss"] for e in entries], 6)
+        reference = m.streaming.get("reference") or {}
+        rows.append(
+            [
+                swatch(palette.of(m.name), m.name),
+                *(short(e.get("perplexity"), 4) for e in entries),
+                short(reference.get("perplexity"), 4),
+            ]
+        )
+    chart = profiles.layer_profile(
+        lines,
+        palette,
+        title="Loss by the number of first tokens kept",
+        x_title="first tokens in the cache",
+        y_title="nats per token",
+    )
+    page.chart(Figure("streamed-loss", chart))
+    kept = [str(e["first_tokens"]) for e in streamed[0].streaming["rows"]]
+    columns = [
+        Column("Model"),
+        *(Column(f"{k} first tokens", "right") for k in kept),
+        Column("Each window from its start", "right"),
+    ]
+    same = [row for row in rows if len(row) == len(columns)]
+    page.table(columns, same, "Perplexity.")
+    if any(not is_number(e.get("perplexity")) for m in streamed for e in m.streaming["rows"]):
+        page.text("A dash: too large to write.")

@@ -1,0 +1,346 @@
+"""A study's outcome as a small folder to keep beside source: README.md, a few SVGs, results.csv.
+
+The same results give the same bytes. A section `## Reading`, written by hand, stays as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gatelm.analysis.metrics.registry import split_mark
+from gatelm.config.base import ConfigError
+from gatelm.report import markdown
+from gatelm.report.charts import figures, intervals
+from gatelm.report.charts.theme import Palette
+from gatelm.report.load import FINISHED, Part, Study, label, read_study
+from gatelm.report.metrics import describe
+from gatelm.report.numbers import (
+    MISSING,
+    common_decimals,
+    count,
+    decimals_for,
+    duration,
+    fixed,
+    interval,
+    is_number,
+    percent,
+    rounded,
+    short,
+)
+from gatelm.report.page import Figure, slug
+from gatelm.report.study.causal import CAUSAL_METRICS, HOW, causal_table
+from gatelm.report.study.claims import claims_markdown
+from gatelm.report.study.longer import longer_figures
+from gatelm.report.study.outcome import outcome_figures
+from gatelm.report.study.sentences import method, status, unfinished
+from gatelm.study.claims.check import check
+from gatelm.study.claims.registry import load_registry
+from gatelm.study.results.collect import to_csv
+from gatelm.study.running.folder import typed_command
+
+MOST_SVG_BYTES = 60_000
+MOST_FIGURES = 4
+"""Of one part."""
+
+READING = "Reading"
+NOT_READ = f"## {READING}\n\nNot written yet."
+
+
+def export_study(root: Path, folder: Path) -> list[Path]:
+    """Write `folder`/README.md, its figures and results.csv; the paths written.
+
+    Figures of an earlier export that this one does not draw are removed.
+
+    Raises:
+        ConfigError: there are no readable results in `root`, or `folder` is no folder of ours.
+        OSError: the folder cannot be written.
+    """
+    study = read_study(root)
+    readme = folder / "README.md"
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{folder}: a file, not a folder to export to")
+    if folder.is_dir() and any(folder.iterdir()) and not readme.is_file():
+        raise ConfigError(
+            f"{folder}: not empty, and no README.md of an earlier export; choose another folder"
+        )
+    before = readme.read_text(encoding="utf-8") if readme.is_file() else ""
+    palette = Palette.of_arms(
+        (arm for part in study.parts for arm in part.arms),
+        (part.baseline for part in study.parts if part.baseline),
+    )
+    drawn = {part.name: list(_drawings(part, palette)) for part in study.parts}
+    reading = markdown.section(before, READING) or NOT_READ
+    text = "\n\n".join(block for block in _blocks(study, reading, drawn) if block) + "\n"
+    folder.mkdir(parents=True, exist_ok=True)
+    written = [readme, folder / "results.csv"]
+    figures.replace(readme, text.encode())
+    figures.replace(written[1], to_csv(study.results).encode())
+    for name, svg in (drawing for drawings in drawn.values() for _, *drawing in drawings):
+        written.append(folder / f"{name}.svg")
+        figures.replace(written[-1], svg.encode())
+    for old in re.findall(r"\]\(([\w.+-]+\.svg)\)", before):
+        if folder / old not in written:
+            (folder / old).unlink(missing_ok=True)
+    return written
+
+
+def _drawings(part: Part, palette: Palette) -> Iterator[tuple[Figure, str, str]]:
+    """Figures of the primary metrics that are small enough, each with its name and its SVG."""
+    found = 0
+    by_length = longer_figures(part, palette)
+    for figure in [*by_length, *_along_axis(part, palette), *outcome_figures(part, palette)]:
+        named = replace(figure, name=slug(figure.name), context=part.title)
+        svg = figures.svg(named)
+        if len(svg.encode()) < MOST_SVG_BYTES:
+            yield named, named.name, svg
+            found += 1
+        if found == MOST_FIGURES:
+            return
+
+
+def _along_axis(part: Part, palette: Palette) -> list[Figure]:
+    """For each primary metric, its means along the one axis of numbers that a part has."""
+    paths = list(dict.fromkeys(path for run in part.runs for path in run.axes))
+    if len(paths) != 1 or not all(is_number(run.axes.get(paths[0])) for run in part.runs):
+        return []
+    (path,) = paths
+    out = []
+    for name in part.primary_metrics:
+        metric = describe(name)
+        rows = [
+            {
+                "arm": s["arm"],
+                "x": s["axes"][path],
+                "n": s.get("n"),
+                **{key: rounded(s.get(key), 6) for key in ("mean", "low", "high")},
+            }
+            for s in part.summaries
+            # a metric over the whole axis, such as learning-rate sensitivity, has no place on it
+            if s.get("metric") == name and is_number(s.get("mean")) and path in s["axes"]
+        ]
+        if rows:
+            last = path.rpartition(".")[2]
+            chart = intervals.along_axis(
+                rows, palette, title=f"{metric.label} by {last}", x_title=path, y_title=metric.axis
+            )
+            out.append(Figure(f"{part.name}-{name}-by-{last}", chart, "Bars: intervals."))
+    return out
+
+
+def _blocks(
+    study: Study, reading: str, drawn: Mapping[str, Sequence[tuple[Figure, str, str]]]
+) -> Iterator[str]:
+    results = study.results
+    yield f"# {study.title}"
+    yield f"{str(results.get('summary') or '').strip()} {status(study)}.".strip()
+    yield reading
+    for part in study.parts:
+        yield f"## {part.title}"
+        yield from _part(part, [f"![{f.title}]({name}.svg)" for f, name, _ in drawn[part.name]])
+    findings = check(load_registry(), [results])
+    if findings:
+        yield "## Published statements"
+        yield claims_markdown(findings)
+    yield from _record(study)
+
+
+def _part(part: Part, pictures: Sequence[str]) -> Iterator[str]:
+    """The question and its answer in pictures and primary metrics; the other metrics folded."""
+    yield str(part.spec.get("question") or "")
+    published = [str(claim) for claim in part.spec.get("claims") or ()]
+    yield "\n".join(f"- Published: {markdown.cell(claim)}" for claim in published)
+    yield str(part.spec.get("note") or "")
+    yield "\n".join(f"- {line}" for line in unfinished(part))
+    yield from pictures
+    yield _arms(part)
+    yield _over_axis(part)
+    compared = {name: _comparisons(part, name) for name in part.metrics if not _causal(name)}
+    yield from (table for name, table in compared.items() if name in part.primary_metrics)
+    others = [table for name, table in compared.items() if name not in part.primary_metrics]
+    yield markdown.folded("The other measures against the baseline", others)
+    causal = causal_table(part)
+    if causal is not None:
+        yield HOW
+        rows = [[name, *row] for (_, name), row in zip(causal.arms, causal.rows, strict=True)]
+        yield markdown.table(["arm", *causal.head], rows, ["left"])
+
+
+def _causal(metric: str) -> bool:
+    """Whether a metric has its place in the table of forced gates."""
+    return split_mark(metric)[0] in CAUSAL_METRICS
+
+
+def _arms(part: Part) -> str:
+    """Mean and interval of every metric; arms stand in the rows unless there are more metrics."""
+    groups = part.groups()
+    over_axis = _labels_over_axis(part)
+    metrics = [name for name in part.metrics if not _causal(name) and name not in over_axis]
+    confidence = percent(part.spec.get("confidence"))
+    caption = f"Means over finished seeds, in brackets the {confidence} interval of the mean."
+    caption += "".join(_uniform(part, metric) for metric in metrics)
+    seeds = [
+        f"{sum(run.status == FINISHED for run in runs)} of {len(runs)}" for runs in groups.values()
+    ]
+    lines: list[Sequence[str]] = [
+        ["arm", *groups],
+        ["seeds", *seeds],
+        *([describe(metric).axis, *_means(part, metric, list(groups))] for metric in metrics),
+        ["parameters", *(count(runs[0].record.get("parameters")) for runs in groups.values())],
+        ["in gates", *(count(runs[0].record.get("gate_parameters")) for runs in groups.values())],
+    ]
+    if len(metrics) <= len(groups):
+        lines = list(zip(*lines, strict=True))
+    return f"{caption}\n\n{markdown.table(lines[0], lines[1:], ['left'])}" if groups else ""
+
+
+def _over_axis(part: Part) -> str:
+    """Mean and interval of the metrics that are one number over an axis, a row an arm."""
+    over_axis = _labels_over_axis(part)
+    labels = list(dict.fromkeys(name for names in over_axis.values() for name in names))
+    columns = [_means(part, metric, labels) for metric in over_axis]
+    rows = [[name, *(column[i] for column in columns)] for i, name in enumerate(labels)]
+    head = ["arm", *(describe(metric).axis for metric in over_axis)]
+    return markdown.table(head, rows, ["left"]) if rows else ""
+
+
+def _labels_over_axis(part: Part) -> dict[str, list[str]]:
+    """Metrics whose summaries stand for several settings at once, with the rows they have."""
+    settings = part.groups().keys()
+    out: dict[str, list[str]] = {}
+    for metric in part.metrics:
+        found = [s for s in part.summaries if s.get("metric") == metric]
+        labels = [label(str(s.get("arm")), s.get("axes") or {}) for s in found]
+        if labels and not settings & set(labels):
+            out[metric] = labels
+    return out
+
+
+def _uniform(part: Part, metric: str) -> str:
+    """What a first-token share is to be read beside."""
+    stem, mark = split_mark(metric)
+    if stem != "first_token_share":
+        return ""
+    name = "first_token_share_uniform" + (f"_{mark}" if mark else "")
+    values = {short(run.metrics.get(name)) for run in part.finished()} - {MISSING}
+    label = describe(metric).label
+    return f" {label} under uniform attention: {' / '.join(sorted(values))}." if values else ""
+
+
+def _means(part: Part, metric: str, labels: Sequence[str]) -> list[str]:
+    found = {
+        label(str(s.get("arm")), s.get("axes") or {}): s
+        for s in part.summaries
+        if s.get("metric") == metric and is_number(s.get("mean"))
+    }
+    places = common_decimals(
+        decimals_for(_half_width(s), float(s["mean"]), 4) for s in found.values()
+    )
+    return [_mean(found.get(name), places) for name in labels]
+
+
+def _mean(summary: Mapping[str, Any] | None, places: int) -> str:
+    if summary is None:
+        return MISSING
+    ends = interval(summary.get("low"), summary.get("high"), places)
+    return fixed(summary["mean"], places) + (f" [{ends}]" if ends != MISSING else "")
+
+
+def _half_width(entry: Mapping[str, Any]) -> float | None:
+    low, high = entry.get("low"), entry.get("high")
+    return (high - low) / 2 if is_number(low) and is_number(high) else None  # type: ignore[operator]
+
+
+def _comparisons(part: Part, name: str) -> str:
+    """Each arm minus the baseline in one metric, with what a null would have missed."""
+    compared = [c for c in part.comparisons if c.get("metric") == name]
+    known = [c for c in compared if is_number(c.get("difference"))]
+    places = common_decimals(decimals_for(_half_width(c), float(c["difference"])) for c in known)
+    rows = [
+        [
+            label(str(c.get("arm")), c.get("axes") or {}),
+            fixed(c.get("difference"), places, sign=True),
+            interval(c.get("low"), c.get("high"), places, sign=True),
+            str(c.get("n")),
+            _p(c.get("p_corrected")),
+            f"{c.get('verdict')}{_diverged(c)}",
+            _detectable(c),
+        ]
+        for c in compared
+    ]
+    if not rows:
+        return ""
+    metric = describe(name)
+    better = f" ({metric.better} is better)" if metric.better else ""
+    head = ["arm", "difference", "interval", "n", "p, corrected", "verdict", "detectable"]
+    title = f"**{metric.axis}**{better}, minus `{part.baseline}`:"
+    return f"{title}\n\n{markdown.table(head, rows, ['left'])}"
+
+
+def _detectable(comparison: Mapping[str, Any]) -> str:
+    size = comparison.get("minimum_detectable")
+    if comparison.get("verdict") != "no difference" or not is_number(size):
+        return ""
+    return short(size, 2) if size else "equal in every seed"
+
+
+def _p(value: Any) -> str:
+    if not is_number(value):
+        return MISSING
+    return "<0.0001" if value < 1e-4 else f"{value:.2g}"
+
+
+def _diverged(comparison: Mapping[str, Any]) -> str:
+    lost = [
+        f"{number} {who}"
+        for who, number in (
+            ("of the arm", comparison.get("diverged")),
+            ("of the baseline", comparison.get("baseline_diverged")),
+        )
+        if number
+    ]
+    return f" (diverged: {', '.join(lost)})" if lost else ""
+
+
+def _record(study: Study) -> Iterator[str]:
+    """How to read the tables, what was measured, and how to run it again."""
+    results = study.results
+    yield "## How to read the tables"
+    yield method([c for part in study.parts for c in part.comparisons])
+    yield (
+        "*detectable*: the true difference that four in five studies with this scatter would have "
+        "found. *n*: seeds that finished in both arms, paired. A run that diverged is counted as "
+        "diverged and never dropped in silence."
+    )
+    names = dict.fromkeys(m for part in study.parts for m in part.metrics)
+    definitions = "\n".join(
+        f"- **{metric.label}** (`{name}`): {metric.definition}"
+        for name, metric in ((name, describe(name)) for name in names)
+        if not _causal(name)
+    )
+    yield markdown.folded("What each measure is", [definitions])
+    yield "## Run it again"
+    yield markdown.code("\n".join(commands(results)))
+    size = results.get("size")
+    seconds = [run.record.get("seconds") for run in study.runs]
+    total = duration(sum(float(s) for s in seconds if is_number(s)))  # type: ignore[arg-type]
+    versions = results.get("versions") or {}
+    facts = [
+        f"size {size}" if size else "the size as written",
+        f"{total} of training over all runs",
+        ", ".join(f"{name} {text}" for name, text in versions.items()),
+    ]
+    yield f"Measured with {'; '.join(fact for fact in facts if fact)}."
+
+
+def commands(results: Mapping[str, Any]) -> list[str]:
+    """What was typed, and what wrote the export; folders are left to the reader."""
+    folder = f"runs/{results.get('study') or 'NAME'}"
+    return [
+        typed_command(results),
+        f"gatelm study claims {folder}",
+        f"gatelm study export {folder} DEST",
+    ]

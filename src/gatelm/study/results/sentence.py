@@ -1,0 +1,74 @@
+"""A comparison in one line of words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from gatelm.study.results.statistics import POWER, Comparison
+
+
+def sentence(
+    arm: str, baseline: str, axes: Mapping[str, Any], metric: str, comparison: Comparison
+) -> str:
+    """`a against b, val_loss: -0.031 [-0.050, -0.012] (95 %, 3 seeds): lower`, and what else a
+    reader needs: the corrected p value, what a null could have missed, what diverged."""
+    c = comparison
+    at = "".join(f" at {path}={value}" for path, value in axes.items())
+    verdict = "all runs that would pair diverged" if c.verdict == "diverged" else c.verdict
+    out = f"{arm} against {baseline}{at}, {metric}: {interval_text(c)}: {verdict}"
+    notes = [note for note in (_correction(c), _null(c), _divergence(c, arm, baseline)) if note]
+    return "; ".join([out, *notes])
+
+
+def interval_text(comparison: Comparison) -> str:
+    """The difference with its interval, confidence and seeds, to the digits that carry meaning."""
+    c = comparison
+    seeds = f"{c.n} seed" + ("" if c.n == 1 else "s")
+    if c.difference is None:
+        return f"no pair of finished runs ({seeds})"
+    digits = decimals(c.difference, c.low, c.high)
+    if c.low is None or c.high is None:
+        return f"{c.difference:+.{digits}f} ({seeds})"
+    interval = f"[{c.low:+.{digits}f}, {c.high:+.{digits}f}]"
+    return f"{c.difference:+.{digits}f} {interval} ({100 * c.confidence:g} %, {seeds})"
+
+
+def decimals(value: float, low: float | None = None, high: float | None = None) -> int:
+    """Decimals that show two digits of an interval's half width, or of the value without one; at
+    least 3 below 10, 2 below 100, 1 above, at most 6."""
+    half = (high - low) / 2 if low is not None and high is not None else 0.0
+    scale = half or abs(value)
+    size = max(abs(v) for v in (value, low, high) if v is not None)
+    least = 3 if size < 10 else 2 if size < 100 else 1
+    return min(6, max(least, 1 - math.floor(math.log10(scale)))) if scale else least
+
+
+def _correction(c: Comparison) -> str:
+    if c.p_value is None or c.p_corrected is None or c.family_size < 2 or not c.difference:
+        return ""
+    text = (
+        f"p {_p(c.p_value)}, {_p(c.p_corrected)} after correction for {c.family_size} comparisons"
+    )
+    alone = c.p_value < 1 - c.confidence and c.verdict == "no difference"
+    return text + (", which the verdict uses" if alone else "")
+
+
+def _p(value: float) -> str:
+    return "<0.0001" if value < 0.0001 else f"{value:.2g}"
+
+
+def _null(c: Comparison) -> str:
+    if c.verdict != "no difference" or c.minimum_detectable is None:
+        return ""
+    if c.minimum_detectable == 0:
+        return "equal in every seed"
+    size = c.minimum_detectable
+    return f"smallest difference found {POWER:.0%} of the time: {size:.{decimals(size)}f}"
+
+
+def _divergence(c: Comparison, arm: str, baseline: str) -> str:
+    lost = [(arm, c.diverged), (baseline, c.baseline_diverged)]
+    parts = [f"{name} {number}" for name, number in lost if number]
+    return "diverged runs: " + ", ".join(parts) if parts else ""
