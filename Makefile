@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 JOBS ?= auto
+PYTEST_OPTIONS ?=
 
 .PHONY: help setup demo test lint clean
 .DEFAULT_GOAL := help
@@ -37,7 +38,7 @@ demo: $(VENV)/.run
 	@$(BIN)/gatelm study run demo --out runs/demo
 
 test: $(VENV)/.dev
-	@$(BIN)/python -m pytest -n $(JOBS) -q
+	@$(BIN)/python -m pytest -n $(JOBS) -q $(PYTEST_OPTIONS)
 
 lint: $(VENV)/.dev
 	@$(BIN)/ruff check src tests benchmarks

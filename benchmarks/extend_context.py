@@ -69,7 +69,7 @@ class InParts(DecoderPrefill):
 
     def __init__(self, model: Decoder):
         super().__init__(model)
-        self.moves_with_length = False
+        self.length_dependent = False
 
 
 def measure(args: argparse.Namespace) -> None:

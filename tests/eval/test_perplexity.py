@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from gatelm.analysis.probe.gatelm_probe import GatelmProbe
 from gatelm.config import ConfigError
 from gatelm.data.tokenizer import byte_tokenizer
-from gatelm.eval.perplexity import IGNORE, Rows, cut_rows, perplexity
+from gatelm.eval.perplexity import IGNORE, TextRows, cut_rows, perplexity
 from gatelm.nn.init import init_weights
 from gatelm.nn.model import Decoder, ModelConfig
 
@@ -140,6 +140,6 @@ def test_mistakes_are_one_sentence(probe):
     with pytest.raises(ConfigError, match=r"--bos always: the tokenizer has no BOS"):
         cut_rows(TEXTS, WITHOUT, seq_len=8, bos="always")
     rows = cut_rows(TEXTS, WITHOUT, seq_len=8)
-    wrong = Rows([([1, 300], [300, 2])], rows.first, 8, 1, 3, 3, 1)
+    wrong = TextRows([([1, 300], [300, 2])], rows.first, 8, 1, 3, 3, 1)
     with pytest.raises(ConfigError, match="gives id 300, but the model has only 258"):
         perplexity(probe, wrong)

@@ -5,7 +5,7 @@ from gatelm.data.tokenizer import byte_tokenizer
 from gatelm.hf.probe.tokenizer import GatelmTokenizer
 from gatelm.longcontext.retrieval import (
     Asked,
-    Request,
+    RetrievalRequest,
     ask,
     averages_by_length,
     by_depth,
@@ -15,7 +15,7 @@ from gatelm.longcontext.retrieval import (
 from gatelm.longcontext.tasks.base import Pieces
 
 PIECES = Pieces(GatelmTokenizer(byte_tokenizer()))
-REQUEST = Request(("passkey", "variable-tracking"), (400, 800), depths=3, samples=2)
+REQUEST = RetrievalRequest(("passkey", "variable-tracking"), (400, 800), depths=3, samples=2)
 
 
 def test_right_answers_score_all_and_empty_ones_nothing():
@@ -82,9 +82,9 @@ def test_mistakes_come_before_work():
         raise AssertionError("asked")
 
     with pytest.raises(ConfigError, match="--tasks paskey: not known; did you mean 'passkey'"):
-        ask(Request(("paskey",), (400,)), PIECES, never)
+        ask(RetrievalRequest(("paskey",), (400,)), PIECES, never)
     with pytest.raises(ConfigError, match="variable-tracking: 200 tokens are too few"):
-        ask(Request(("passkey", "variable-tracking"), (400, 200)), PIECES, never)
+        ask(RetrievalRequest(("passkey", "variable-tracking"), (400, 200)), PIECES, never)
 
 
 def test_an_answer_has_a_key_that_names_it():

@@ -17,7 +17,7 @@ from gatelm.analysis.loss import LossTotals
 from gatelm.analysis.outliers import Outliers, clamped, layer_names, set_to_mean
 from gatelm.analysis.probe.gatelm_probe import as_probe
 from gatelm.analysis.probe.interventions import constant, zero_tokens
-from gatelm.analysis.probe.layout import Batch, Layout, Placed
+from gatelm.analysis.probe.layout import Layout, Placed, TokenBatch
 from gatelm.analysis.probe.protocol import Change, Observer, Probe
 from gatelm.analysis.statistics.gates import GateTotals
 from gatelm.nn.shapes import Bool, Float, Tensor
@@ -55,7 +55,7 @@ class Effect:
 
 def interventions(
     model: nn.Module | Probe,
-    batches: Sequence[Batch],
+    batches: Sequence[TokenBatch],
     *,
     layers: Collection[int] | None = None,
     constants: Sequence[float] = (GATE_MEAN_OF_THE_PAPER,),
@@ -103,7 +103,7 @@ Planned = tuple[str, str, Changes]
 class _Trials:
     """One model on one set of batches: what was measured of it, and what to try."""
 
-    def __init__(self, probe: Probe, batches: Sequence[Batch], layers: Collection[int]):
+    def __init__(self, probe: Probe, batches: Sequence[TokenBatch], layers: Collection[int]):
         self.probe, self.batches, self.layers = probe, batches, layers
         self._seen = _Seen(layers)
         self.plain = self._loss(lambda layout: {}, self._seen)

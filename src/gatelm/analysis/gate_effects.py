@@ -13,13 +13,13 @@ from torch import nn
 from gatelm.analysis.metrics.registry import CAUSAL_STEMS, causal_name
 from gatelm.analysis.metrics.summary import flat_metrics
 from gatelm.analysis.probe.interventions import Change, by_layer, constant, intervene
-from gatelm.analysis.probe.layout import Batch
+from gatelm.analysis.probe.layout import TokenBatch
 from gatelm.analysis.probe.taps import decoder, gate_sites
 from gatelm.analysis.statistics.totals import Totals
 from gatelm.nn.shapes import Tensor
 
 
-def gate_effects(model: nn.Module, batches: Iterable[Batch]) -> dict[str, float]:
+def gate_effects(model: nn.Module, batches: Iterable[TokenBatch]) -> dict[str, float]:
     """Changes of loss, first-token share and sink rate under gates forced open, shut, to means.
 
     Each is the forced model's value minus the model's own on the same batches, named by
@@ -63,7 +63,9 @@ def _forced(plain: Totals) -> dict[str, dict[str, Change]]:
     }
 
 
-def _measured(model: nn.Module, batches: Sequence[Batch], changes: Mapping[str, Change]) -> Totals:
+def _measured(
+    model: nn.Module, batches: Sequence[TokenBatch], changes: Mapping[str, Change]
+) -> Totals:
     totals = Totals(model, ())
     with intervene(totals.probe.model, changes):  # type: ignore[attr-defined]
         for batch in batches:

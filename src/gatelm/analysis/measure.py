@@ -11,7 +11,7 @@ from torch import nn
 from gatelm.analysis.metrics.registry import HEALTH_METRICS, split_mark
 from gatelm.analysis.metrics.summary import analysis_tree, flat_metrics
 from gatelm.analysis.probe.gatelm_probe import as_probe
-from gatelm.analysis.probe.layout import Batch, Placed
+from gatelm.analysis.probe.layout import Placed, TokenBatch
 from gatelm.analysis.probe.protocol import AttentionCall, Observer, Probe
 from gatelm.analysis.statistics.maps import Decode, attention_map, maps_entry
 from gatelm.analysis.statistics.totals import Detail, Totals
@@ -48,7 +48,7 @@ class Look:
 
 def look(
     model: nn.Module | Probe,
-    batches: Iterable[Batch],
+    batches: Iterable[TokenBatch],
     *,
     sink_thresholds: Sequence[float] = SINK_THRESHOLDS,
     bytes_per_token: float | None = None,
@@ -88,7 +88,7 @@ def look(
     return Look(totals, maps, bytes_per_token, decode)
 
 
-def health(model: nn.Module | Probe, batches: Iterable[Batch]) -> dict[str, float]:
+def health(model: nn.Module | Probe, batches: Iterable[TokenBatch]) -> dict[str, float]:
     """The cheap part of a look, flat: attention, activations and gates; no loss, no maps."""
     totals = Totals(as_probe(model), ())
     for batch in batches:

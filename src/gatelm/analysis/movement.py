@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from gatelm.analysis.probe.gatelm_probe import GatelmProbe
-from gatelm.analysis.probe.layout import Batch, Layout, Placed
+from gatelm.analysis.probe.layout import Layout, Placed, TokenBatch
 from gatelm.analysis.probe.protocol import Observer
 from gatelm.analysis.statistics.gates import GateTotals
 from gatelm.analysis.statistics.precise import double
@@ -64,7 +64,7 @@ def sentence(metrics: Mapping[str, float | None]) -> str | None:
     return f"the gates moved: {what}"
 
 
-def gate_movement(start: nn.Module, end: nn.Module, batches: Iterable[Batch]) -> Movement:
+def gate_movement(start: nn.Module, end: nn.Module, batches: Iterable[TokenBatch]) -> Movement:
     """Compare two decoders of the same gates; neither changes.
 
     score_change: mean over tokens, heads and channels of |score at the end - score at the start|,

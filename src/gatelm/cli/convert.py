@@ -82,10 +82,10 @@ def convert(
         return
     if target is None:
         raise ConfigError("convert: name the folder to write (or --plan to write nothing)")
-    from gatelm.hf.convert.convert import Options
+    from gatelm.hf.convert.convert import ConvertOptions
     from gatelm.hf.convert.convert import convert as run
 
-    options = Options(
+    options = ConvertOptions(
         to=to,
         verify=verify,
         layout=layout,

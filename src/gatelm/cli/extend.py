@@ -83,14 +83,14 @@ def extend(
 
     from gatelm.config import ConfigError
     from gatelm.hf.convert.extend import Training, extend_model
-    from gatelm.longcontext.extend import Request
+    from gatelm.longcontext.extend import ExtendRequest
     from gatelm.train.stop import StopSignals
     from gatelm.train.watching.progress import ProgressDisplay
 
     for name, spelling in typed(context):
         if train_tokens is None and name in OF_TRAINING:
             raise ConfigError(f"{spelling}: says nothing without --train-tokens")
-    request = Request(
+    request = ExtendRequest(
         to_tokens=_tokens(to, "--to"),
         method=method,
         base=base,

@@ -34,7 +34,7 @@ class Stream(Protocol):
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowPlan:
     """Which pieces of the stream make up each row: row r holds the pieces first[r]..first[r+1]."""
 
     seq_len: int
@@ -51,7 +51,7 @@ class Rows:
         return len(self.first) - 1
 
 
-def plan_rows(stream: Stream, seq_len: int, packing: Packing, row_start: RowStart) -> Rows:
+def plan_rows(stream: Stream, seq_len: int, packing: Packing, row_start: RowStart) -> RowPlan:
     """The rows of a stream; reads only the document starts."""
     starts, num_tokens = stream.document_starts, stream.num_tokens
     if packing == "best_fit":
@@ -59,12 +59,14 @@ def plan_rows(stream: Stream, seq_len: int, packing: Packing, row_start: RowStar
     if row_start == "stream":
         begin = np.arange(0, num_tokens, seq_len, dtype=np.int64)
         lengths = np.minimum(seq_len, num_tokens - begin)
-        return Rows(seq_len, np.arange(len(begin) + 1), begin, lengths, np.zeros(len(begin), bool))
+        return RowPlan(
+            seq_len, np.arange(len(begin) + 1), begin, lengths, np.zeros(len(begin), bool)
+        )
     return _concat_with_bos(starts.tolist(), num_tokens, seq_len)
 
 
 def fill_rows(
-    stream: Stream, rows: Rows, indices: np.ndarray, *, bos_id: int, eos_id: int
+    stream: Stream, rows: RowPlan, indices: np.ndarray, *, bos_id: int, eos_id: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The rows `indices`: tokens, targets and row-local document ids, each (B, T) int64.
 
@@ -111,7 +113,7 @@ def _document_ids(stream: Stream, start: int, stop: int) -> np.ndarray:
     return np.cumsum(ids)
 
 
-def _concat_with_bos(starts: list[int], num_tokens: int, seq_len: int) -> Rows:
+def _concat_with_bos(starts: list[int], num_tokens: int, seq_len: int) -> RowPlan:
     """Cut the stream into rows that all start with BOS: its own, or an inserted one."""
     begin, inserted = [], []
     position, document = 0, 0
@@ -122,7 +124,7 @@ def _concat_with_bos(starts: list[int], num_tokens: int, seq_len: int) -> Rows:
         inserted.append(not at_start)
         position += seq_len - (not at_start)
     lengths = np.diff(np.array([*begin, num_tokens], dtype=np.int64))
-    return Rows(
+    return RowPlan(
         seq_len,
         np.arange(len(begin) + 1),
         np.array(begin, dtype=np.int64),
@@ -131,7 +133,7 @@ def _concat_with_bos(starts: list[int], num_tokens: int, seq_len: int) -> Rows:
     )
 
 
-def _best_fit(starts: np.ndarray, num_tokens: int, seq_len: int, row_start: RowStart) -> Rows:
+def _best_fit(starts: np.ndarray, num_tokens: int, seq_len: int, row_start: RowStart) -> RowPlan:
     """Best-fit decreasing: long pieces first, each into the fullest row that still has room."""
     begin, lengths, inserted = _pieces(starts, num_tokens, seq_len, row_start)
     widths = lengths + inserted
@@ -155,7 +157,7 @@ def _best_fit(starts: np.ndarray, num_tokens: int, seq_len: int, row_start: RowS
             occupied |= 1 << (left - width)
     order = np.array([piece for row in rows for piece in row], dtype=np.int64)
     first = np.cumsum([0, *(len(row) for row in rows)])
-    return Rows(seq_len, first, begin[order], lengths[order], inserted[order])
+    return RowPlan(seq_len, first, begin[order], lengths[order], inserted[order])
 
 
 def _pieces(

@@ -19,7 +19,7 @@ from gatelm.data.config import (
 )
 from gatelm.data.errors import DataError
 from gatelm.data.order import sequence_indices
-from gatelm.data.packing import Rows, fill_rows, plan_rows
+from gatelm.data.packing import RowPlan, fill_rows, plan_rows
 from gatelm.data.patches import PatchRecallSource
 from gatelm.data.prepare import PrepareProgress, prepare
 from gatelm.data.shards import Prepared, TokenStream, open_prepared
@@ -124,10 +124,10 @@ class TextSource:
         """A display string an id."""
         return self.tokenizer.display(ids)
 
-    def _plan(self, stream: TokenStream) -> Rows:
+    def _plan(self, stream: TokenStream) -> RowPlan:
         return plan_rows(stream, self.cfg.seq_len, self.cfg.packing, self.cfg.row_start)
 
-    def _make(self, stream: TokenStream, rows: Rows, indices: np.ndarray) -> Batch:
+    def _make(self, stream: TokenStream, rows: RowPlan, indices: np.ndarray) -> Batch:
         tokens, targets, documents = fill_rows(
             stream, rows, indices, bos_id=self.tokenizer.bos_id, eos_id=self.tokenizer.eos_id
         )

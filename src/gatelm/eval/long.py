@@ -122,7 +122,7 @@ def by_length(
     """
     lengths = sorted(set(lengths))
     _check(model, documents, lengths)
-    if model.moves_with_length:
+    if model.length_dependent:
         losses = {
             length: _document_losses(model, documents, length, chunk_tokens, progress)
             for length in lengths

@@ -23,7 +23,7 @@ LOGITS_PER_BLOCK = 1 << 24
 
 
 @dataclass(frozen=True)
-class Rows:
+class TextRows:
     """A text cut into rows, each at most `seq_len` tokens long, in the order of the text.
 
     rows: (inputs, targets) as ids of the same length; `IGNORE` where a token is only context.
@@ -53,7 +53,7 @@ def cut_rows(
     stride: int | None = None,
     bos: Bos = "auto",
     max_tokens: int | None = None,
-) -> Rows:
+) -> TextRows:
     """Documents to rows in which every token is a target once, none across two documents.
 
     With BOS in front of every row the first token of a document is a target as well; without, it is
@@ -88,7 +88,7 @@ def cut_rows(
         chosen = [rows[i] for i in evenly(len(rows), wanted)]
     first = chosen[0][0][0]
     named = FirstToken(rule.bos_id, rule.reason, first, tokenizer.display([first])[0])
-    return Rows(chosen, named, seq_len, num_documents, num_bytes, num_tokens, len(rows))
+    return TextRows(chosen, named, seq_len, num_documents, num_bytes, num_tokens, len(rows))
 
 
 def _document_rows(
@@ -156,14 +156,14 @@ class Perplexity:
 @torch.no_grad()
 def perplexity(
     probe: Probe,
-    rows: Rows,
+    rows: TextRows,
     *,
     batch_size: int = 8,
     report: Callable[[int], None] = lambda _: None,
 ) -> Perplexity:
     """Loss over all targets, and in bins of 1, 2-3, 4-7, ... tokens of context.
 
-    Rows are padded on the right with documents of their own, so that neither the order nor the
+    TextRows are padded on the right with documents of their own, so that neither the order nor the
     number of rows in a batch matters but for rounding. Bits per byte: loss / ln 2 / (bytes per
     token of the whole text).
 
@@ -233,7 +233,7 @@ def position_bins(sums: Tensor, counts: Tensor) -> tuple[Bin, ...]:
     return tuple(bins)
 
 
-def _check_vocabulary(probe: Probe, rows: Rows) -> None:
+def _check_vocabulary(probe: Probe, rows: TextRows) -> None:
     largest = max(max(max(inputs), max(targets)) for inputs, targets in rows.rows)
     if largest >= probe.vocab_size:
         raise ConfigError(

@@ -25,7 +25,7 @@ LOGITS_PER_BLOCK = 1 << 24
 class Prefill(Protocol):
     """A causal language model that reads one text, a chunk at a time.
 
-    moves_with_length: its positions depend on how long the text is so far (dynamic NTK, LongRoPE),
+    length_dependent: its positions depend on how long the text is so far (dynamic NTK, LongRoPE),
     so that only one forward of the whole text gives what one forward of the whole text gives.
     """
 
@@ -36,7 +36,7 @@ class Prefill(Protocol):
     @property
     def device(self) -> torch.device: ...
     @property
-    def moves_with_length(self) -> bool: ...
+    def length_dependent(self) -> bool: ...
 
     def begin(self, num_tokens: int) -> Any:
         """A state that has read nothing, with room for a text of `num_tokens`."""
@@ -59,7 +59,7 @@ class DecoderPrefill:
         self._model = decoder(model)
         self.vocab_size: int = self._model.cfg.vocab_size
         ropes = [getattr(layer.mixer, "rope", None) for layer in self._model.cfg.layers()]
-        self.moves_with_length = any(rope is not None and rope.moves_with_length for rope in ropes)
+        self.length_dependent = any(rope is not None and rope.length_dependent for rope in ropes)
 
     @property
     def device(self) -> torch.device:
@@ -104,7 +104,7 @@ def token_losses(
     if chunk_tokens < 1:
         raise ValueError(f"chunk_tokens {chunk_tokens}: must be 1 or more")
     last = len(tokens) - 1
-    step = last if model.moves_with_length else chunk_tokens
+    step = last if model.length_dependent else chunk_tokens
     state, losses = model.begin(last), []
     for start in range(0, last, step):
         stop = min(start + step, last)
@@ -147,7 +147,7 @@ def continue_greedily(
     """
     if not len(tokens):
         raise ValueError("the prompt is empty")
-    step = len(tokens) if model.moves_with_length else chunk_tokens
+    step = len(tokens) if model.length_dependent else chunk_tokens
     state = model.begin(len(tokens) + max_new_tokens)
     last = torch.empty(0)
     for start in range(0, len(tokens), step):

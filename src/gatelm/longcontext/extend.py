@@ -17,11 +17,11 @@ from gatelm.nn.positions.rope import RopeConfig, rotary_frequencies
 from gatelm.nn.positions.scaling import LongRopeScaling, RopeScaling
 
 EXTENDING = (*METHODS, "longrope")
-"""What `Request.method` may be."""
+"""What `ExtendRequest.method` may be."""
 
 
 @dataclass(frozen=True)
-class Request:
+class ExtendRequest:
     """What is asked of an extension.
 
     to_tokens: the new length. base: a new base, put in before the scaling. original_tokens: in
@@ -56,7 +56,7 @@ class Extension:
         }
 
 
-def extend(cfg: ModelConfig, context_tokens: int | None, request: Request) -> Extension:
+def extend(cfg: ModelConfig, context_tokens: int | None, request: ExtendRequest) -> Extension:
     """The positions of a model for longer texts.
 
     context_tokens: the length that the model states; None where it states none.
@@ -149,7 +149,7 @@ def _original(scaling: RopeScaling | None, context_tokens: int | None) -> int:
     return context_tokens
 
 
-def _scaling(request: Request, original: int, rotary_dim: int) -> RopeScaling | None:
+def _scaling(request: ExtendRequest, original: int, rotary_dim: int) -> RopeScaling | None:
     factor = request.to_tokens / original
     settings = dict(request.settings)
     where = f"--method {request.method}"

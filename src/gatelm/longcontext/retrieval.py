@@ -30,7 +30,7 @@ class Decoding(TextTokenizer, Protocol):
 
 
 @dataclass(frozen=True)
-class Request:
+class RetrievalRequest:
     """What to ask.
 
     depths: so many places for the needle, spread evenly from the start of the text to its end.
@@ -128,7 +128,7 @@ def model_answers(
 
 
 def ask(
-    request: Request,
+    request: RetrievalRequest,
     pieces: Pieces,
     answer: Answer,
     *,
@@ -167,7 +167,7 @@ def ask(
     return done
 
 
-def _check_lengths(request: Request, pieces: Pieces, essays: Sequence[str]) -> None:
+def _check_lengths(request: RetrievalRequest, pieces: Pieces, essays: Sequence[str]) -> None:
     for length in sorted(request.lengths)[:1]:
         for task in request.tasks:
             for _ in request.samples_of(task, length, pieces, essays):

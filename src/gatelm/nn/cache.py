@@ -53,7 +53,7 @@ class Buffer:
 
 
 @dataclass
-class Ring:
+class SlidingWindowCache:
     """The last window - 1 tokens, after those of the first that have left the window.
 
     first_index: index in the row of the tokens kept beside the last ones, -1 for none. Memory is
@@ -70,12 +70,12 @@ class Ring:
 
 
 def extend_ring(
-    ring: Ring | None,
+    ring: SlidingWindowCache | None,
     k: Float[Tensor, "B T K H"],
     v: Float[Tensor, "B T K V"],
     mask: AttentionMask,
     pattern: Pattern,
-) -> tuple[Float[Tensor, "B L K H"], Float[Tensor, "B L K V"], AttentionMask, Ring]:
+) -> tuple[Float[Tensor, "B L K H"], Float[Tensor, "B L K V"], AttentionMask, SlidingWindowCache]:
     """Keys and values in reach of this call's queries, their mask, and what is kept after it."""
     assert pattern.window_tokens is not None
     index: Tensor | None = None
@@ -90,13 +90,15 @@ def extend_ring(
     keep = min(mask.num_tokens, pattern.window_tokens - 1)
     recent_k, recent_v = (t[:, t.shape[1] - keep :] for t in (k, v))
     if not pattern.first_tokens or mask.num_tokens <= keep:
-        return k, v, mask, Ring(recent_k.clone(), recent_v.clone())
+        return k, v, mask, SlidingWindowCache(recent_k.clone(), recent_v.clone())
     first = _evicted_first(mask, pattern, keep)
     if index is None:
         index = torch.arange(mask.num_tokens - k.shape[1], mask.num_tokens, device=k.device)[None]
     at = (index[:, None, :] == first[:, :, None]).int().argmax(dim=-1)
     first_k, first_v = (_take(t, at) for t in (k, v))
-    new = Ring(torch.cat((first_k, recent_k), 1), torch.cat((first_v, recent_v), 1), first)
+    new = SlidingWindowCache(
+        torch.cat((first_k, recent_k), 1), torch.cat((first_v, recent_v), 1), first
+    )
     return k, v, mask, new
 
 
@@ -129,7 +131,7 @@ class KVCache:
         self.capacity_tokens = capacity_tokens
         self.buffers: dict[int, tuple[Buffer, Buffer]] = {}
         """Keys and values of the layers that keep all of them."""
-        self.rings: dict[int, Ring] = {}
+        self.rings: dict[int, SlidingWindowCache] = {}
         """Those of layers with a window."""
         self.memories: dict[int, tuple[Tensor, Tensor]] = {}
         """Keys and values of a second sequence, by the layers that read it."""

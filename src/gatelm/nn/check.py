@@ -61,7 +61,7 @@ def _check_sites(layer: LayerConfig, hidden_dim: int, index: int) -> None:
 
 def _check_turned_late(layer: LayerConfig, site: str, where: str) -> None:
     rope = getattr(layer.mixer, "rope", None)
-    if site == "k_rot" and rope is not None and rope.moves_with_length:
+    if site == "k_rot" and rope is not None and rope.length_dependent:
         raise ConfigError(
             f"{where}.site: k_rot comes after the rotation, which mixer.rope.scaling makes anew "
             "for cached keys; use site k, or a scaling such as yarn"

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Part:
+class ParamCount:
     """Parameters of a module by what they cost."""
 
     matrix: int = 0
@@ -23,8 +23,8 @@ class Part:
         """All but the norms', which are counted apart."""
         return self.matrix + self.other
 
-    def __add__(self, more: Part) -> Part:
-        return Part(
+    def __add__(self, more: ParamCount) -> ParamCount:
+        return ParamCount(
             self.matrix + more.matrix,
             self.other + more.other,
             self.norm + more.norm,

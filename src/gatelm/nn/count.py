@@ -7,7 +7,7 @@ from typing import Any
 
 from gatelm.nn.attention.config import AttentionConfig
 from gatelm.nn.block import LayerConfig
-from gatelm.nn.cost import Part
+from gatelm.nn.cost import ParamCount
 from gatelm.nn.ffn.config import NoFFNConfig
 from gatelm.nn.gates.gate import GateConfig, ModifierConfig, SiteNormConfig, SiteShape
 from gatelm.nn.model import ModelConfig
@@ -62,8 +62,8 @@ def count(cfg: ModelConfig) -> Count:
         learned += cfg.encoder.input_parameters()
         layers += [(cfg.encoder.layer, width)] * cfg.encoder.num_layers
         norms += cfg.encoder.final_norm.num_weights(width)
-    mixers = [layer.mixer.part(width) for layer, width in layers]
-    ffns = [layer.ffn.part(width) for layer, width in layers]
+    mixers = [layer.mixer.param_count(width) for layer, width in layers]
+    ffns = [layer.ffn.param_count(width) for layer, width in layers]
     norms += sum(_norms(layer, width) for layer, width in layers)
     return Count(
         embedding=vocab * dim + learned,
@@ -86,7 +86,7 @@ def flops_per_token(cfg: ModelConfig, seq_len: int, *, training: bool = True) ->
     dim = cfg.hidden_dim
     forward = 2 * _vocab(cfg) * dim + 2 * cfg.final_norm.matrix_entries(dim)
     for layer in cfg.layers():
-        part = layer.mixer.part(dim) + layer.ffn.part(dim) + _gates(layer, dim)
+        part = layer.mixer.param_count(dim) + layer.ffn.param_count(dim) + _gates(layer, dim)
         forward += 2 * (part.matrix - part.idle)
         forward += layer.mixer.mixing_flops_per_token(dim, seq_len)
         forward += 2 * _norm_matrices(layer, dim)
@@ -172,14 +172,14 @@ def _norm_matrices(layer: LayerConfig, dim: int) -> int:
     return total
 
 
-def _gates(layer: LayerConfig, dim: int) -> Part:
+def _gates(layer: LayerConfig, dim: int) -> ParamCount:
     parts = [_gate(m, layer.site_shape(m.site, dim)) for m in layer.gates]
-    return sum(parts, Part())
+    return sum(parts, ParamCount())
 
 
-def _gate(cfg: ModifierConfig, shape: SiteShape) -> Part:
+def _gate(cfg: ModifierConfig, shape: SiteShape) -> ParamCount:
     if not isinstance(cfg, GateConfig):
-        return Part()
+        return ParamCount()
     matrix = 0
     for name in cfg.inputs:
         width = shape.input_width(cfg, name)
@@ -188,4 +188,4 @@ def _gate(cfg: ModifierConfig, shape: SiteShape) -> Part:
             inner = width * out if cfg.rank is None else cfg.rank * (width + out)
             matrix += groups * inner
     bias = shape.logit_heads(cfg) * shape.logit_width(cfg) if shape.has_bias(cfg) else 0
-    return Part(matrix, bias)
+    return ParamCount(matrix, bias)

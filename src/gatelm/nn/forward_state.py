@@ -46,9 +46,9 @@ class Context:
             self._rotations[key] = rotation(rope, head_dim, self.positions)
         return self._rotations[key]
 
-    def turns_late(self, rope: RopeConfig) -> bool:
+    def cache_unrotated(self, rope: RopeConfig) -> bool:
         """Whether keys go into the cache before they turn, as angles that change later need."""
-        return self.cache is not None and rope.moves_with_length
+        return self.cache is not None and rope.length_dependent
 
     def key_rotation(self, rope: RopeConfig, head_dim: int) -> tuple[Tensor, Tensor]:
         """cos and sin (*B, S, rotary_dim/2) of all keys, cached ones included."""

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from gatelm.config import Config, added_later
-from gatelm.nn.precision import wide
+from gatelm.nn.precision import to_float32
 from gatelm.nn.shapes import Float, Tensor
 
 
@@ -62,7 +62,7 @@ class Norm(nn.Module):
             self.weight.fill_(0.0 if self.cfg.weight == "zero_centred" else 1.0)
 
     def forward(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
-        y = self._norm(x) if self.pre is None else self._norm(wide(x) * self.pre).to(x.dtype)
+        y = self._norm(x) if self.pre is None else self._norm(to_float32(x) * self.pre).to(x.dtype)
         return y if self.gate is None else self.gate(y)
 
     def _norm(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
@@ -70,7 +70,7 @@ class Norm(nn.Module):
         if weight is not None and self.cfg.weight == "zero_centred":
             weight = 1.0 + weight
         if self.cfg.kind == "layernorm":
-            inner = wide(x)
+            inner = to_float32(x)
             y = F.layer_norm(inner, (self.dim,), _as(weight, inner), None, self.cfg.eps)
             return y.to(x.dtype)
         if x.device.type == "cpu" and weight is not None:
@@ -92,7 +92,7 @@ class NormGate(nn.Module):
 
 def rms_norm(x: Float[Tensor, "*B D"], weight: Tensor | None, eps: float) -> Float[Tensor, "*B D"]:
     """x / rms(x) * weight by torch's own operator, which is one kernel on CUDA."""
-    inner = wide(x)
+    inner = to_float32(x)
     return F.rms_norm(inner, (x.shape[-1],), _as(weight, inner), eps).to(x.dtype)
 
 
@@ -101,7 +101,7 @@ class _CpuRMSNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        inner = wide(x)
+        inner = to_float32(x)
         mean_square = torch.linalg.vector_norm(inner, dim=-1, keepdim=True).square_() / x.shape[-1]
         inverse = mean_square.add_(eps).rsqrt_()
         ctx.save_for_backward(x, weight, inverse)
@@ -110,8 +110,8 @@ class _CpuRMSNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         x, weight, inverse = ctx.saved_tensors
-        grad = wide(grads[0])
-        normed = wide(x) * inverse
+        grad = to_float32(grads[0])
+        normed = to_float32(x) * inverse
         weighted = grad * weight.to(grad.dtype)
         mean = (weighted * normed).mean(dim=-1, keepdim=True)
         grad_weight = (grad * normed).reshape(-1, x.shape[-1]).sum(dim=0)

@@ -18,7 +18,7 @@ FINISHED, DIVERGED, MISSING = "finished", "diverged", "missing"
 
 
 @dataclass(frozen=True)
-class Run:
+class RunRecord:
     """One planned run with what its folder holds."""
 
     part: str
@@ -50,13 +50,13 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Part:
+class StudyPart:
     """One question of a study, with its runs and the study's statistics."""
 
     name: str
     spec: Mapping[str, Any]
     """The part's entry in results.json."""
-    runs: tuple[Run, ...]
+    runs: tuple[RunRecord, ...]
     summaries: tuple[Mapping[str, Any], ...]
     comparisons: tuple[Mapping[str, Any], ...]
 
@@ -86,16 +86,16 @@ class Part:
     def primary_metrics(self) -> tuple[str, ...]:
         return tuple(self.spec.get("primary_metrics") or self.metrics)
 
-    def finished(self) -> tuple[Run, ...]:
+    def finished(self) -> tuple[RunRecord, ...]:
         return tuple(run for run in self.runs if run.status == FINISHED)
 
     def settings(self) -> list[str]:
         """The points of the axes in order; one empty name for a part without axes."""
         return list(dict.fromkeys(setting(run.axes) for run in self.runs)) or [""]
 
-    def groups(self) -> dict[str, list[Run]]:
+    def groups(self) -> dict[str, list[RunRecord]]:
         """Runs by arm and axis values, in the order of the study; seeds within."""
-        out: dict[str, list[Run]] = {}
+        out: dict[str, list[RunRecord]] = {}
         order = {arm: i for i, arm in enumerate(self.arms)}
         for run in sorted(self.runs, key=lambda run: order[run.arm]):
             out.setdefault(run.label, []).append(run)
@@ -108,7 +108,7 @@ class Study:
 
     root: Path
     results: Mapping[str, Any]
-    parts: tuple[Part, ...]
+    parts: tuple[StudyPart, ...]
 
     @property
     def name(self) -> str:
@@ -119,7 +119,7 @@ class Study:
         return str(self.results.get("title") or self.name)
 
     @property
-    def runs(self) -> tuple[Run, ...]:
+    def runs(self) -> tuple[RunRecord, ...]:
         return tuple(run for part in self.parts for run in part.runs)
 
 
@@ -159,16 +159,18 @@ def read_study(root: Path) -> Study:
     return Study(root, results, parts)
 
 
-def _part(root: Path, name: str, spec: Mapping[str, Any], results: Mapping[str, Any]) -> Part:
+def _part(root: Path, name: str, spec: Mapping[str, Any], results: Mapping[str, Any]) -> StudyPart:
     def mine(key: str) -> tuple[Mapping[str, Any], ...]:
         return tuple(item for item in results.get(key) or () if item.get("part") == name)
 
     runs = [_run(root, record) for record in mine("runs")]
     runs += _never_started(name, spec, runs)
-    return Part(name, spec, tuple(runs), mine("summaries"), mine("comparisons"))
+    return StudyPart(name, spec, tuple(runs), mine("summaries"), mine("comparisons"))
 
 
-def _never_started(name: str, spec: Mapping[str, Any], runs: Sequence[Run]) -> Iterator[Run]:
+def _never_started(
+    name: str, spec: Mapping[str, Any], runs: Sequence[RunRecord]
+) -> Iterator[RunRecord]:
     """Runs of the grid (arms x axis values x seeds) that results.json does not list."""
     have = {(run.label, run.seed) for run in runs}
     seeds = list(dict.fromkeys([*(spec.get("seeds") or ()), *(run.seed for run in runs)]))
@@ -177,10 +179,10 @@ def _never_started(name: str, spec: Mapping[str, Any], runs: Sequence[Run]) -> I
         for axes in grid.values():
             for seed in seeds:
                 if (label(arm, axes), seed) not in have:
-                    yield Run(name, arm, axes, seed, MISSING, {}, problems=("not started",))
+                    yield RunRecord(name, arm, axes, seed, MISSING, {}, problems=("not started",))
 
 
-def _run(root: Path, record: Mapping[str, Any]) -> Run:
+def _run(root: Path, record: Mapping[str, Any]) -> RunRecord:
     folder = root / str(record.get("folder") or "")
     problems: list[str] = []
     lines = _jsonl(folder / "metrics.jsonl", problems)
@@ -188,7 +190,7 @@ def _run(root: Path, record: Mapping[str, Any]) -> Run:
     for line in lines:
         kinds.setdefault(str(line.get("kind")), []).append(line)
     seed = record.get("seed")
-    return Run(
+    return RunRecord(
         part=str(record.get("part")),
         arm=str(record.get("arm")),
         axes=mapping(record.get("axes")),

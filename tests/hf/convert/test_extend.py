@@ -11,10 +11,10 @@ from transformers import AutoModelForCausalLM
 
 from gatelm.config import ConfigError
 from gatelm.hf.convert.checkpoint import read_source
-from gatelm.hf.convert.convert import Options, convert
+from gatelm.hf.convert.convert import ConvertOptions, convert
 from gatelm.hf.convert.extend import extend_model
 from gatelm.hf.load import open_model
-from gatelm.longcontext.extend import Request
+from gatelm.longcontext.extend import ExtendRequest
 from gatelm.longcontext.scaling import scaled
 from gatelm.nn.model import Decoder
 from gatelm.train.saving.export import load_model
@@ -59,7 +59,7 @@ def change(folder, drop=(), **changes):
 
 def copy(saved, name, tmp_path, **changes):
     folder = tmp_path / f"copy-of-{name}"
-    convert(saved(name), folder, Options(to=name, verify=False))
+    convert(saved(name), folder, ConvertOptions(to=name, verify=False))
     return change(folder, drop=("rope_parameters", "rope_scaling", "rope_theta"), **changes)
 
 
@@ -87,7 +87,7 @@ def ours(cfg, state, text):
 def test_transformers_gives_our_logits_beyond_the_original_length(family, method, saved, tmp_path):
     source = read_source(saved(family))
     settings = LONGROPE if method == "longrope" else {}
-    request = Request(to_tokens=4 * ORIGINAL, method=method, settings=settings)
+    request = ExtendRequest(to_tokens=4 * ORIGINAL, method=method, settings=settings)
     extended = extend_model(saved(family), tmp_path / "out", request)
     assert extended is not None
     found = stock(tmp_path / "out", tokens())
@@ -107,7 +107,7 @@ def test_transformers_gives_our_logits_beyond_the_original_length(family, method
 )
 def test_other_families_read_what_is_written(name, saved, tmp_path):
     source = read_source(saved(name))
-    request = Request(to_tokens=2 * ORIGINAL, method="yarn")
+    request = ExtendRequest(to_tokens=2 * ORIGINAL, method="yarn")
     extended = extend_model(saved(name), tmp_path / "out", request)
     assert extended is not None
     found = open_model(tmp_path / "out", device="cpu")[0]
@@ -120,7 +120,7 @@ def test_a_folder_of_this_package_stays_one(tmp_path):
     folder = models.gatelm_folder(tmp_path / "ours")
     change(folder, max_position_embeddings=ORIGINAL)
     cfg = load_model(folder)[0].cfg
-    extended = extend_model(folder, tmp_path / "out", Request(2 * ORIGINAL, "yarn", base=1e6))
+    extended = extend_model(folder, tmp_path / "out", ExtendRequest(2 * ORIGINAL, "yarn", base=1e6))
     model = load_model(tmp_path / "out")[0]
     rope = model.cfg.layer.mixer.rope
     assert (rope.base, rope.scaling.kind, rope.scaling.factor) == (1e6, "yarn", 2.0)
@@ -140,7 +140,7 @@ def test_layers_with_positions_of_their_own_are_scaled_too(tmp_path):
     ]
     folder = models.gatelm_folder(tmp_path / "ours", models.gatelm_tree(layer_overrides=overrides))
     change(folder, max_position_embeddings=ORIGINAL)
-    extend_model(folder, tmp_path / "out", Request(2 * ORIGINAL, "linear"))
+    extend_model(folder, tmp_path / "out", ExtendRequest(2 * ORIGINAL, "linear"))
     layers = load_model(tmp_path / "out")[0].cfg.layers()
     assert [layer.mixer.rope.base for layer in layers] == [10_000.0, 500.0]
     assert [layer.mixer.rope.pairs for layer in layers] == ["halves", "neighbours"]
@@ -148,26 +148,26 @@ def test_layers_with_positions_of_their_own_are_scaled_too(tmp_path):
 
 
 def test_more_of_the_same_scaling_goes_from_the_original_length(saved, tmp_path):
-    extend_model(saved("llama"), tmp_path / "a", Request(2 * ORIGINAL, "yarn"))
-    again = extend_model(tmp_path / "a", tmp_path / "b", Request(4 * ORIGINAL, "yarn"))
-    direct = extend_model(saved("llama"), tmp_path / "c", Request(4 * ORIGINAL, "yarn"))
+    extend_model(saved("llama"), tmp_path / "a", ExtendRequest(2 * ORIGINAL, "yarn"))
+    again = extend_model(tmp_path / "a", tmp_path / "b", ExtendRequest(4 * ORIGINAL, "yarn"))
+    direct = extend_model(saved("llama"), tmp_path / "c", ExtendRequest(4 * ORIGINAL, "yarn"))
     assert again.extension.cfg == direct.extension.cfg
     with pytest.raises(ConfigError, match=r"has a scaling already \(yarn, factor 2\)"):
-        extend_model(tmp_path / "a", tmp_path / "d", Request(4 * ORIGINAL, "linear"))
-    replaced = Request(4 * ORIGINAL, "linear", existing="replace")
+        extend_model(tmp_path / "a", tmp_path / "d", ExtendRequest(4 * ORIGINAL, "linear"))
+    replaced = ExtendRequest(4 * ORIGINAL, "linear", existing="replace")
     assert extend_model(tmp_path / "a", tmp_path / "d", replaced) is not None
 
 
 @pytest.mark.parametrize(
     ("request_", "expected"),
     [
-        (Request(ORIGINAL, "yarn"), "was trained on 32 tokens already"),
-        (Request(64, "yarrn"), "did you mean 'yarn'?"),
-        (Request(64, "longrope"), "needs long_factors and short_factors (8 numbers each)"),
-        (Request(64, "linear", settings={"beta_fast": 3}), "unknown key 'beta_fast'"),
-        (Request(64, "none", settings={"beta_fast": 3}), "has no settings"),
+        (ExtendRequest(ORIGINAL, "yarn"), "was trained on 32 tokens already"),
+        (ExtendRequest(64, "yarrn"), "did you mean 'yarn'?"),
+        (ExtendRequest(64, "longrope"), "needs long_factors and short_factors (8 numbers each)"),
+        (ExtendRequest(64, "linear", settings={"beta_fast": 3}), "unknown key 'beta_fast'"),
+        (ExtendRequest(64, "none", settings={"beta_fast": 3}), "has no settings"),
         (
-            Request(64, "longrope", settings={"short_factors": [1.0], "long_factors": [1.0]}),
+            ExtendRequest(64, "longrope", settings={"short_factors": [1.0], "long_factors": [1.0]}),
             "short_factors: 1 factors, but 8 pairs",
         ),
     ],
@@ -182,10 +182,10 @@ def test_mistakes_are_one_sentence_and_write_nothing(request_, expected, saved, 
 def test_a_model_without_rotary_positions_is_refused(tmp_path):
     folder = models.gatelm_folder(tmp_path / "ours", models.gatelm_tree(mixer={"rope": None}))
     with pytest.raises(ConfigError, match="no rotary positions"):
-        extend_model(folder, tmp_path / "out", Request(64))
-    turning = models.gatelm_folder(tmp_path / "turning")
+        extend_model(folder, tmp_path / "out", ExtendRequest(64))
+    rotated_tensors = models.gatelm_folder(tmp_path / "rotated_tensors")
     with pytest.raises(ConfigError, match="does not state its context"):
-        extend_model(turning, tmp_path / "out", Request(64))
+        extend_model(rotated_tensors, tmp_path / "out", ExtendRequest(64))
 
 
 YARN = {"factor": 4.0, "original_max_position_embeddings": 32}

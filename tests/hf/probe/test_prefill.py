@@ -115,7 +115,7 @@ def test_full_attention_takes_the_kernel_made_for_chunks(monkeypatch):
 def test_positions_that_move_with_the_length_forget_longer_texts():
     settings = {"rope_parameters": DYNAMIC, "max_position_embeddings": 8}
     reader, short, long = prefill_of(build("llama", **settings)), text(12), text(30)
-    assert reader.moves_with_length
+    assert reader.length_dependent
     first = token_losses(reader, short, chunk_tokens=4)
     torch.testing.assert_close(first, whole(build("llama", **settings), short))
     longer = token_losses(reader, long, chunk_tokens=4)

@@ -2,7 +2,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatelm.hf.probe.rows import Rows
+from gatelm.hf.probe.rows import DocumentRows
 
 DOCUMENTS = st.lists(
     st.lists(st.tuples(st.integers(-1, 2), st.integers(1, 4)), min_size=1, max_size=5),
@@ -39,7 +39,7 @@ def test_each_document_is_a_row_and_comes_back(runs):
     tokens = torch.arange(1, documents.numel() + 1).view_as(documents)
     if not parts:
         return
-    rows = Rows(tokens, documents)
+    rows = DocumentRows(tokens, documents)
     inside = rows.inward(tokens)
     assert inside.shape == (len(parts), max(stop - start for _, start, stop in parts))
     assert rows.row_length == inside.shape[1]
@@ -59,7 +59,7 @@ def test_weights_come_back_to_their_documents(runs):
     parts = documents_of(documents)
     if not parts:
         return
-    rows = Rows(documents, documents)
+    rows = DocumentRows(documents, documents)
     length = rows.row_length
     weights = torch.rand(len(parts), 2, length, length) + 1.0
     outside = rows.outward_weights(weights)
@@ -73,7 +73,7 @@ def test_weights_come_back_to_their_documents(runs):
 def test_plain_batches_are_not_copied():
     tokens = torch.arange(12).view(2, 6)
     for documents in (None, torch.zeros_like(tokens), torch.tensor([[4] * 6, [2] * 6])):
-        rows = Rows(tokens, documents)
+        rows = DocumentRows(tokens, documents)
         assert rows.inward(tokens) is tokens
         assert rows.outward(tokens) is tokens
         assert rows.row_length == 6

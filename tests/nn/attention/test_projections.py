@@ -72,7 +72,7 @@ def naive(attn: Attention, x: torch.Tensor) -> torch.Tensor:
     """Latent attention of one row, a head and a query at a time, without gates."""
     cfg, state = attn.cfg, dict(attn.named_parameters())
     assert cfg.projection is not None
-    turning = 0 if cfg.rope is None else 4
+    rotary_dim = 0 if cfg.rope is None else 4
 
     def normed(y: torch.Tensor, name: str) -> torch.Tensor:
         assert cfg.projection is not None
@@ -81,7 +81,7 @@ def naive(attn: Attention, x: torch.Tensor) -> torch.Tensor:
         return y / torch.sqrt((y * y).mean(-1, keepdim=True) + 1e-6) * weight
 
     def turned(y: torch.Tensor, position: int) -> torch.Tensor:
-        if not turning:
+        if not rotary_dim:
             return y
         # the module computes angles in float32
         angles = torch.tensor([1.0, 10_000.0**-0.5]) * float(position)
@@ -93,10 +93,10 @@ def naive(attn: Attention, x: torch.Tensor) -> torch.Tensor:
     if cfg.projection.q_rank is not None:
         q_in = normed(x @ state["qkv.q_down.weight"].T, "q_norm")
     latent = normed(x @ state["qkv.kv_down.weight"].T, "kv_norm")
-    shared = x @ state["qkv.k_turning.weight"].T if turning else x[:, :0]
+    shared = x @ state["qkv.k_turning.weight"].T if rotary_dim else x[:, :0]
     q, k = q_in @ state["qkv.q.weight"].T, latent @ state["qkv.k.weight"].T
     v = latent @ state["qkv.v.weight"].T
-    own, width = 8 - turning, v.shape[1] // 4
+    own, width = 8 - rotary_dim, v.shape[1] // 4
     rows = []
     for i in range(x.shape[0]):
         heads = []

@@ -1,7 +1,7 @@
 import pytest
 
 from gatelm.report.charts.theme import Palette
-from gatelm.report.load import Part, Run
+from gatelm.report.load import RunRecord, StudyPart
 from gatelm.report.study.longer import longer_figures
 
 PALETTE = Palette.of_arms(["none", "gated"], ["none"])
@@ -10,7 +10,7 @@ PALETTE = Palette.of_arms(["none", "gated"], ["none"])
 def part(metrics, **values):
     """Two arms of two seeds; `values` gives each metric's number by arm, plus 0.01 a seed."""
     runs = tuple(
-        Run(
+        RunRecord(
             "p",
             arm,
             {},
@@ -21,7 +21,7 @@ def part(metrics, **values):
         for arm in ("none", "gated")
         for seed in (0, 1)
     )
-    return Part("p", {"arms": ["none", "gated"], "metrics": metrics}, runs, (), ())
+    return StudyPart("p", {"arms": ["none", "gated"], "metrics": metrics}, runs, (), ())
 
 
 def test_a_figure_for_each_scaling_with_every_length_in_it():

@@ -14,7 +14,7 @@ from gatelm.nn.shapes import Bool, Float, Int, Tensor
 
 
 @runtime_checkable
-class Batch(Protocol):
+class TokenBatch(Protocol):
     """What is read of a batch; `gatelm.data.batch.Batch` is one.
 
     tokens, targets: (B,T) int64, targets below 0 have no loss. documents: (B,T) ids within the
@@ -44,7 +44,7 @@ class Placed:
     """Arguments of a decoder that reads a second sequence."""
 
     @classmethod
-    def on(cls, device: torch.device, batch: Batch) -> Placed:
+    def on(cls, device: torch.device, batch: TokenBatch) -> Placed:
         """`batch` moved to `device`."""
         documents = None if batch.documents is None else batch.documents.to(device)
         marks = {name: mark.to(device) for name, mark in batch.marks.items()}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from gatelm.analysis.probe.layout import Batch, Placed
+from gatelm.analysis.probe.layout import Placed, TokenBatch
 from gatelm.analysis.probe.taps import decoder
 from gatelm.nn.ffn.moe import MoE
 from gatelm.nn.ffn.routing import Routing, balance_loss, num_tokens
@@ -35,7 +35,7 @@ class ExpertUse:
 
 
 @torch.no_grad()
-def expert_use(model: nn.Module, batches: Iterable[Batch]) -> dict[int, ExpertUse]:
+def expert_use(model: nn.Module, batches: Iterable[TokenBatch]) -> dict[int, ExpertUse]:
     """By layer, padding left out; empty for a model without experts. One forward.
 
     The model is used as it is: put it in evaluation mode.

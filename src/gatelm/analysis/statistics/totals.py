@@ -11,7 +11,7 @@ from torch import nn
 from gatelm.analysis.loss import LossTotals
 from gatelm.analysis.metrics.details import Details
 from gatelm.analysis.probe.gatelm_probe import as_probe
-from gatelm.analysis.probe.layout import Batch, Layout, Placed
+from gatelm.analysis.probe.layout import Layout, Placed, TokenBatch
 from gatelm.analysis.probe.protocol import AttentionCall, Observer, Probe
 from gatelm.analysis.statistics.activations import NormRatio, ResidualTotals
 from gatelm.analysis.statistics.attention import AttentionTotals
@@ -56,7 +56,7 @@ class Totals:
         self.num_sequences = self.seq_len = 0
         self.first_tokens: Counter[int] = Counter()
 
-    def begin(self, batch: Batch) -> Placed:
+    def begin(self, batch: TokenBatch) -> Placed:
         """Count one batch and get ready for its forward; returns it on the model's device."""
         device = self.probe.device
         placed = self.batch = Placed.on(device, batch)
@@ -71,7 +71,7 @@ class Totals:
             self.details.begin(placed.tokens, self.layout)
         return placed
 
-    def measure(self, batch: Batch) -> tuple[Float[Tensor, "B T D"], Placed]:
+    def measure(self, batch: TokenBatch) -> tuple[Float[Tensor, "B T D"], Placed]:
         """Run the model on one batch and add what passes, without the loss."""
         placed = self.begin(batch)
         return placed.observe(self.probe, _Filler(self)), placed

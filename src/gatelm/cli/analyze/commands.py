@@ -63,9 +63,9 @@ def analyze(
     Attention is measured in blocks from queries and keys: no T x T matrix is kept, so that long
     rows fit. Time and memory are estimated before the work starts.
     """
-    from gatelm.cli.analyze.run import Options, run
+    from gatelm.cli.analyze.run import AnalyzeOptions, run
 
-    options = Options(
+    options = AnalyzeOptions(
         text=text,
         seq_len=seq_len,
         samples=samples,

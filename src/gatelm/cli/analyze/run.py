@@ -17,7 +17,7 @@ from gatelm.config import ConfigError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from gatelm.analysis.probe.layout import Batch
+    from gatelm.analysis.probe.layout import TokenBatch
     from gatelm.analysis.probe.protocol import Probe, TextTokenizer
     from gatelm.analysis.statistics.maps import Decode
     from gatelm.analysis.windows import Windows
@@ -31,7 +31,7 @@ STREAMED_WINDOWS = 4
 
 
 @dataclass(frozen=True)
-class Options:
+class AnalyzeOptions:
     """The command's options."""
 
     text: str | None = None
@@ -44,7 +44,9 @@ class Options:
     extras: tuple[str, ...] = ()
 
 
-def run(places: Sequence[str], options: Options, out: Path | None) -> tuple[dict[str, Any], Path]:
+def run(
+    places: Sequence[str], options: AnalyzeOptions, out: Path | None
+) -> tuple[dict[str, Any], Path]:
     """Analyse each model in turn, and write report.html, analysis.json and two CSV files.
 
     Raises:
@@ -70,7 +72,7 @@ def run(places: Sequence[str], options: Options, out: Path | None) -> tuple[dict
     return results, write_analysis(results, folder)
 
 
-def _analyze(place: str, text: _Text, options: Options, console: Console) -> dict[str, Any]:
+def _analyze(place: str, text: _Text, options: AnalyzeOptions, console: Console) -> dict[str, Any]:
     from gatelm.analysis.measure import look
     from gatelm.hf.load import open_model
 
@@ -162,7 +164,7 @@ def _announce(probe: Probe, windows: Windows, console: Console) -> None:
         )
 
 
-def _with_progress(batches: Sequence[Batch], console: Console) -> Iterator[Batch]:
+def _with_progress(batches: Sequence[TokenBatch], console: Console) -> Iterator[TokenBatch]:
     """A bar with the time left; where there is no terminal, a line about every ten seconds."""
     from rich.progress import (
         BarColumn,
@@ -190,7 +192,7 @@ def _with_progress(batches: Sequence[Batch], console: Console) -> Iterator[Batch
 
 
 def _interventions(
-    probe: Probe, batches: Sequence[Batch], layers: list[int] | None, console: Console
+    probe: Probe, batches: Sequence[TokenBatch], layers: list[int] | None, console: Console
 ) -> list[dict[str, Any]]:
     from gatelm.analysis.causal import interventions
 
@@ -201,7 +203,9 @@ def _interventions(
     return [effect.to_json() for effect in effects]
 
 
-def _streaming(probe: Probe, ids: list[int], options: Options, console: Console) -> dict[str, Any]:
+def _streaming(
+    probe: Probe, ids: list[int], options: AnalyzeOptions, console: Console
+) -> dict[str, Any]:
     import torch
 
     from gatelm.hf.probe.handover import hand_over
@@ -225,7 +229,7 @@ def _streaming(probe: Probe, ids: list[int], options: Options, console: Console)
 class _Text:
     """The text of an analysis: read once, cut anew for every tokenizer."""
 
-    def __init__(self, options: Options):
+    def __init__(self, options: AnalyzeOptions):
         self._options = options
         self._documents: list[str] | None = None
         self.source = options.text or DEFAULT_TEXT
@@ -259,7 +263,7 @@ class _Text:
         bos_id = first_token(tokenizer, self._options.bos).bos_id
         return ids if bos_id is None or ids[:1] == [bos_id] else [bos_id, *ids]
 
-    def own(self, place: str) -> tuple[list[Batch], dict[str, Any], Decode]:
+    def own(self, place: str) -> tuple[list[TokenBatch], dict[str, Any], Decode]:
         """Held-out batches of the run a model without a tokenizer comes from."""
         from gatelm.data.source import build_source
         from gatelm.train.config import RunConfig
@@ -282,7 +286,7 @@ class _Text:
         source = build_source(cfg.data, cfg.seed)
         self.source = "the run's own held-out data"
         rows = max(1, min(self._options.samples, 2048 // source.seq_len))
-        batches: list[Batch] = list(source.validation(rows, self._options.samples))
+        batches: list[TokenBatch] = list(source.validation(rows, self._options.samples))
         first = int(batches[0].tokens[0, 0])
         reason = "as in training (--bos does not apply)"
         named = {"id": first, "text": source.decode_tokens([first])[0], "reason": reason}
@@ -325,7 +329,7 @@ class _Text:
         return texts
 
 
-def _results(entries: list[dict[str, Any]], text: _Text, options: Options) -> dict[str, Any]:
+def _results(entries: list[dict[str, Any]], text: _Text, options: AnalyzeOptions) -> dict[str, Any]:
     from importlib.metadata import version
 
     import gatelm

@@ -81,7 +81,7 @@ def by_position(
         "long_enough": documents.available,
         "bytes_per_token": documents.bytes_per_token,
         "first_token": asdict(documents.first),
-        "positions_move_with_length": reader.moves_with_length,
+        "positions_move_with_length": reader.length_dependent,
     }
     with progress_bar() as report, one_sentence(probe.name):
         found = by_length(reader, documents, lengths, chunk_tokens=chunk_tokens, progress=report)

@@ -25,7 +25,7 @@ from gatelm.cli.options import typed
 
 if TYPE_CHECKING:
     from gatelm.analysis.probe.protocol import Probe
-    from gatelm.eval.perplexity import Rows
+    from gatelm.eval.perplexity import TextRows
 
 
 PERPLEXITY, BY_POSITION, RETRIEVAL, HARNESS = "text", "--by-position", "retrieval", "harness"
@@ -223,12 +223,12 @@ def evaluate(
             model, data or "sotu", seq_len, stride, bos, max_tokens, batch_size, place
         )
     if retrieval_tasks:
-        from gatelm.longcontext.retrieval import Request
+        from gatelm.longcontext.retrieval import RetrievalRequest
 
         wanted = parse_lengths(lengths) if lengths else [1024, 2048]
         results["retrieval"] = retrieval(
             model,
-            Request(retrieval_tasks, tuple(wanted), depths, samples, seed, answer_tokens),
+            RetrievalRequest(retrieval_tasks, tuple(wanted), depths, samples, seed, answer_tokens),
             essays_from=data or "sotu",
             threshold=threshold,
             chunk_tokens=chunk_tokens,
@@ -321,7 +321,7 @@ def _perplexity(
     }
 
 
-def _measure(probe: Probe, rows: Rows, batch_size: int) -> dict[str, Any]:
+def _measure(probe: Probe, rows: TextRows, batch_size: int) -> dict[str, Any]:
     from gatelm.eval.perplexity import perplexity
 
     total = len(rows.rows)

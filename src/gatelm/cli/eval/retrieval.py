@@ -11,14 +11,14 @@ from gatelm.cli.eval.by_position import one_sentence, show_length
 from gatelm.config import ConfigError
 
 if TYPE_CHECKING:
-    from gatelm.longcontext.retrieval import Asked, Request
+    from gatelm.longcontext.retrieval import Asked, RetrievalRequest
 
 ANSWERS, RESULTS = "answers.jsonl", "results.json"
 
 
 def retrieval(
     model: str,
-    request: Request,
+    request: RetrievalRequest,
     *,
     essays_from: str,
     threshold: float,
@@ -78,7 +78,7 @@ def retrieval(
     return results
 
 
-def _essays(request: Request, source: str) -> list[str]:
+def _essays(request: RetrievalRequest, source: str) -> list[str]:
     from gatelm.eval.texts import read_texts
     from gatelm.longcontext.tasks import TASKS
 

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 
 from gatelm.config import ConfigError
 from gatelm.hf import load
-from gatelm.hf.convert.formats.fold import gather_order, reorder_heads, turning, unfold
+from gatelm.hf.convert.formats.fold import gather_order, reorder_heads, rotated_tensors, unfold
 from gatelm.hf.convert.formats.pieces import State
 from gatelm.hf.convert.formats.read import left_out, read_config, recognise
 from gatelm.hf.convert.formats.rules import FORMATS, Format
@@ -41,7 +41,7 @@ FILES = (
 
 
 @dataclass
-class Source:
+class SourceModel:
     """A model in our terms. fmt: None for a folder of this package.
 
     notes: what was done to it on the way in. restored: it came from here, and is as it left.
@@ -66,7 +66,7 @@ class Source:
         return str(self.state["embedding.weight"].dtype).removeprefix("torch.")
 
 
-def read_source(where: str | Path, *, layout: str | None = None) -> Source:
+def read_source(where: str | Path, *, layout: str | None = None) -> SourceModel:
     """Read a gatelm model or run folder, a Hugging Face folder, a GGUF file or a package with one.
 
     layout: how q_proj packs the gate, in place of what the family is known to do.
@@ -88,7 +88,7 @@ def read_source(where: str | Path, *, layout: str | None = None) -> Source:
             raise ConfigError("--layout: this package's own folders pack nothing")
         cfg = parse_config(tree, str(path / "config.json"))
         _check_tensors(tensors, cfg, path)
-        return Source(path, name, None, cfg, tensors, _carried(tree))
+        return SourceModel(path, name, None, cfg, tensors, _carried(tree))
     return _from_tree(path, name, tree, tensors, layout)
 
 
@@ -145,7 +145,7 @@ def read_tensors(folder: Path) -> State:
 
 def _from_tree(
     path: Path, name: str, tree: dict[str, Any], tensors: State, layout: str | None
-) -> Source:
+) -> SourceModel:
     where = str(path / "config.json")
     fmt = recognise(tree, where)
     if layout is not None and fmt.layout is None:
@@ -162,7 +162,7 @@ def _from_tree(
         state["embedding.weight"] = state["embedding.weight"] * cfg.hidden_dim**0.5
     if fmt.name == "lfm3":
         _gather_rotary(state, cfg, notes)
-    source = Source(path, name, fmt, cfg, state, _carried(tree), notes)
+    source = SourceModel(path, name, fmt, cfg, state, _carried(tree), notes)
     if layout is None:
         _restore(source, tree)
     return source
@@ -176,14 +176,14 @@ def _gather_rotary(state: State, cfg: ModelConfig, notes: list[str]) -> None:
         if rope is None or rope.partial_factor == 1.0:
             continue
         order = gather_order(layer, cfg.hidden_dim)
-        for name in turning(layer, f"layers.{index}."):
+        for name in rotated_tensors(layer, f"layers.{index}."):
             state[name] = reorder_heads(state[name], order)
         note = "proportional rotary positions: channels of q and k reordered"
         if note not in notes:
             notes.append(note)
 
 
-def _restore(source: Source, tree: dict[str, Any]) -> None:
+def _restore(source: SourceModel, tree: dict[str, Any]) -> None:
     """Go back to the model that a conversion of ours started from, if the weights still say so."""
     record = source.path / RECORD
     if not record.is_file() or source.fmt is None or not source.fmt.written:
@@ -265,7 +265,7 @@ def _gguf(path: Path, where: str) -> Path | None:
     return load._gguf_in_package(where)
 
 
-def _from_gguf(path: Path) -> Source:
+def _from_gguf(path: Path) -> SourceModel:
     """A GGUF file: transformers reads it, dequantised to float32."""
     absent = [name for name in ("accelerate", "gguf") if not importlib.util.find_spec(name)]
     if absent:
@@ -286,7 +286,7 @@ def _from_gguf(path: Path) -> Source:
         path.parent, gguf_file=path.name, local_files_only=True
     )
     note = "dequantised from GGUF to float32"
-    return Source(path, path.stem, fmt, cfg, state, _carried(tree), [note], tokenizer)
+    return SourceModel(path, path.stem, fmt, cfg, state, _carried(tree), [note], tokenizer)
 
 
 def _carried(tree: Mapping[str, Any]) -> dict[str, Any]:
@@ -311,4 +311,4 @@ def tree_of(cfg: ModelConfig, fmt: Format, carried: Mapping[str, Any], dtype: st
     return tree, _Filled(tree)
 
 
-__all__ = ["FORMATS", "RECORD", "Source", "read_source", "read_tensors", "tree_of"]
+__all__ = ["FORMATS", "RECORD", "SourceModel", "read_source", "read_tensors", "tree_of"]

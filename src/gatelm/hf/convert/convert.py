@@ -39,7 +39,7 @@ DEFAULT_CONTEXT_TOKENS = 4096
 
 
 @dataclass(frozen=True)
-class Options:
+class ConvertOptions:
     """What is asked of a conversion.
 
     to: a name of `TARGETS`. layout: how the source's q_proj packs its gate, on purpose. add_gate:
@@ -63,7 +63,7 @@ class Result:
     source: str
     target: str
     steps: list[str] = field(default_factory=list)
-    comparison: verify.Comparison | None = None
+    comparison: verify.ModelDifference | None = None
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -78,7 +78,7 @@ class Result:
 def convert(
     source: str | Path,
     target: str | Path,
-    options: Options,
+    options: ConvertOptions,
     report: Callable[[str], None] = lambda text: None,
     *,
     shard_bytes: int = SHARD_BYTES,
@@ -147,7 +147,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 def write_model(
     folder: Path,
-    model: checkpoint.Source,
+    model: checkpoint.SourceModel,
     weights: tuple[ModelConfig, State],
     to: str,
     carried: Mapping[str, Any],
@@ -177,7 +177,7 @@ def write_model(
     return written
 
 
-def _check_options(options: Options) -> None:
+def _check_options(options: ConvertOptions) -> None:
     if options.to not in TARGETS:
         raise ConfigError(f"--to {options.to!r}: no such format; {nearest(options.to, TARGETS)}")
     if options.dtype is not None and options.dtype not in DTYPES:
@@ -196,7 +196,9 @@ def check_target(folder: Path, source: Path) -> None:
         raise ConfigError(f"{folder}: cannot be a target; name a folder")
 
 
-def _carried(model: checkpoint.Source, options: Options, steps: list[str]) -> dict[str, Any]:
+def _carried(
+    model: checkpoint.SourceModel, options: ConvertOptions, steps: list[str]
+) -> dict[str, Any]:
     carried = dict(model.carried)
     if options.context_tokens is not None:
         carried["max_position_embeddings"] = options.context_tokens
@@ -276,7 +278,7 @@ def write_weights(folder: Path, state: Mapping[str, torch.Tensor], shard_bytes: 
         write_json(folder / "model.safetensors.index.json", index)
 
 
-def _copy_files(model: checkpoint.Source, folder: Path) -> None:
+def _copy_files(model: checkpoint.SourceModel, folder: Path) -> None:
     if model.tokenizer is not None:
         model.tokenizer.save_pretrained(folder)
         return
@@ -286,8 +288,12 @@ def _copy_files(model: checkpoint.Source, folder: Path) -> None:
 
 
 def _verify(
-    model: checkpoint.Source, folder: Path, options: Options, cfg: ModelConfig, state: State
-) -> verify.Comparison:
+    model: checkpoint.SourceModel,
+    folder: Path,
+    options: ConvertOptions,
+    cfg: ModelConfig,
+    state: State,
+) -> verify.ModelDifference:
     first = verify.outputs(model.path, dtype=options.dtype)
     second = verify.outputs(folder, like=first)
     found = verify.compare(first, second, verify.rounding(cfg, state, first))
@@ -301,7 +307,7 @@ def _verify(
 
 def _write_papers(
     folder: Path,
-    model: checkpoint.Source,
+    model: checkpoint.SourceModel,
     written: ModelConfig,
     cfg: ModelConfig,
     result: Result,
@@ -332,4 +338,4 @@ def _write_papers(
     write_text(folder / "README.md", text)
 
 
-__all__ = ["DTYPES", "TARGETS", "Options", "Result", "WriteError", "convert"]
+__all__ = ["DTYPES", "TARGETS", "ConvertOptions", "Result", "WriteError", "convert"]

@@ -15,7 +15,7 @@ from gatelm.hf.convert.convert import DTYPES, check_target, new_folder, write_mo
 from gatelm.hf.convert.formats.pieces import State
 from gatelm.hf.convert.planner import GATELM
 from gatelm.io.files import write_json, write_text, writing
-from gatelm.longcontext.extend import Extension, Request, extend
+from gatelm.longcontext.extend import ExtendRequest, Extension, extend
 from gatelm.longcontext.scaling import with_rope
 from gatelm.nn.model import Decoder, ModelConfig
 from gatelm.train.config import RunConfig
@@ -70,7 +70,7 @@ class Extended:
 def extend_model(
     source: str | Path,
     target: str | Path,
-    request: Request,
+    request: ExtendRequest,
     training: Training | None = None,
     *,
     report: Callable[[str], None] = lambda text: None,
@@ -126,7 +126,7 @@ def extend_model(
 
 
 def _plan(
-    cfg: ModelConfig, before: int | None, request: Request, training: Training | None
+    cfg: ModelConfig, before: int | None, request: ExtendRequest, training: Training | None
 ) -> tuple[Extension, ModelConfig]:
     """What is written in the end, and what training starts from."""
     at = None if training is None else training.length_tokens
@@ -144,10 +144,10 @@ def _plan(
 
 
 def _train(
-    model: checkpoint.Source,
+    model: checkpoint.SourceModel,
     start: ModelConfig,
     training: Training,
-    request: Request,
+    request: ExtendRequest,
     where: Path,
     progress: Callable[[Progress], None],
     should_stop: Callable[[], bool],
@@ -193,7 +193,7 @@ def _train(
     return None if result.status == "stopped" else result
 
 
-def _trained_state(where: Path, model: checkpoint.Source) -> State:
+def _trained_state(where: Path, model: checkpoint.SourceModel) -> State:
     trained: Decoder = load_model(where / "run")[0]
     dtypes = {name: tensor.dtype for name, tensor in model.state.items()}
     return {name: t.detach().to(dtypes[name]) for name, t in trained.state_dict().items()}
@@ -214,7 +214,7 @@ def _say_length(file: Path, tokens: int) -> None:
 
 
 def _write_papers(
-    folder: Path, model: checkpoint.Source, written: ModelConfig, extended: Extended, to: str
+    folder: Path, model: checkpoint.SourceModel, written: ModelConfig, extended: Extended, to: str
 ) -> None:
     entry = {"gatelm_version": __version__, **extended.as_dict()}
     del entry["folder"]

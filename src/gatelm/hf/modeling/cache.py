@@ -10,7 +10,7 @@ from transformers.cache_utils import CacheLayerMixin, DynamicLayer
 
 from gatelm.nn.attention.masks import AttentionMask
 from gatelm.nn.attention.pattern import Pattern
-from gatelm.nn.cache import KVCache, Ring
+from gatelm.nn.cache import KVCache, SlidingWindowCache
 from gatelm.nn.shapes import Float, Int, Tensor
 
 
@@ -60,19 +60,19 @@ class StateLayer(CacheLayerMixin):
         raise ValueError("cache: a recurrent layer's state cannot be cut back to earlier tokens")
 
 
-class RingLayer(StateLayer):
+class SlidingWindowLayer(StateLayer):
     """The keys and values that a layer with a window keeps; their rows move like a state's."""
 
     @classmethod
-    def of(cls, ring: Ring, num_tokens: int) -> RingLayer:
+    def of(cls, ring: SlidingWindowCache, num_tokens: int) -> SlidingWindowLayer:
         """Holds what the ring holds."""
         if ring.first_index is None:
             return cls((ring.k, ring.v), num_tokens)
         return cls((ring.k, ring.v, ring.first_index.expand(len(ring.k), -1)), num_tokens)
 
     @property
-    def ring(self) -> Ring:
-        return Ring(*self.states)
+    def ring(self) -> SlidingWindowCache:
+        return SlidingWindowCache(*self.states)
 
     def crop(self, *args: Any) -> None:
         """Refused: what has left the window is gone."""
@@ -99,13 +99,13 @@ class LibraryCache(KVCache):
             index: layer.states
             for index, layer in enumerate(inner.layers)
             if isinstance(layer, StateLayer)
-            and not isinstance(layer, RingLayer)
+            and not isinstance(layer, SlidingWindowLayer)
             and layer.num_tokens > 0
         }
         self.rings = {
             index: layer.ring
             for index, layer in enumerate(inner.layers)
-            if isinstance(layer, RingLayer) and layer.num_tokens > 0
+            if isinstance(layer, SlidingWindowLayer) and layer.num_tokens > 0
         }
 
     def commit(self, documents: Int[Tensor, "B S"] | None, num_new: int) -> None:
@@ -114,7 +114,7 @@ class LibraryCache(KVCache):
         layers = self.inner.layers
         own: dict[int, StateLayer] = {
             **{i: StateLayer(states, self.num_tokens) for i, states in self.states.items()},
-            **{i: RingLayer.of(ring, self.num_tokens) for i, ring in self.rings.items()},
+            **{i: SlidingWindowLayer.of(ring, self.num_tokens) for i, ring in self.rings.items()},
         }
         for index, layer in own.items():
             while len(layers) <= index:

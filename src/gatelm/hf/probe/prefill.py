@@ -67,7 +67,7 @@ class HFPrefill:
     def __init__(self, probe: HFProbe):
         self._probe, self.name, self.vocab_size = probe, probe.name, probe.vocab_size
         config = probe.model.config.get_text_config()
-        self.moves_with_length = any(kind in MOVING for kind in _rope_types(config))
+        self.length_dependent = any(kind in MOVING for kind in _rope_types(config))
         self._cache_argument = _cache_argument(body_of(probe.model))
         self._calls_a_function = probe.implementation != "eager"
 
@@ -81,7 +81,7 @@ class HFPrefill:
         Positions that move with the length remember the longest text so far; reading one token
         makes them forget it.
         """
-        if self.moves_with_length:
+        if self.length_dependent:
             self.extend(DynamicCache(), torch.zeros(1, 1, dtype=torch.long))
         return DynamicCache(config=self._probe.model.config)
 

@@ -11,7 +11,7 @@ from torch import nn
 from gatelm.analysis.probe.protocol import EMBEDDING, AttentionCall, Change, Observer
 from gatelm.hf.probe.attention import NAME, Seen, implementation, showing, window_of
 from gatelm.hf.probe.families import SITE
-from gatelm.hf.probe.rows import Rows
+from gatelm.hf.probe.rows import DocumentRows
 from gatelm.hf.probe.structure import (
     attention_matrix,
     first_tensor,
@@ -36,7 +36,7 @@ class Reading:
     def __init__(
         self,
         probe: HFProbe,
-        rows: Rows,
+        rows: DocumentRows,
         mask: AttentionMask,
         observer: Observer,
         changes: Mapping[str, Change],

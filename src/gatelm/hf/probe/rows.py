@@ -13,7 +13,7 @@ from gatelm.nn.attention.masks import PADDING
 from gatelm.nn.shapes import Float, Int, Tensor
 
 
-class Rows:
+class DocumentRows:
     """The documents of a batch, one a row, and the way there and back."""
 
     def __init__(self, tokens: Int[Tensor, "B T"], documents: Int[Tensor, "B T"] | None):

@@ -90,7 +90,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Task:
+class RetrievalTask:
     """A named task. has_depth: there is one needle, which can be put where it is asked for.
     needs_essays: its haystack is prose. source: where the task is defined."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from random import Random
 
 from gatelm.config import ConfigError
-from gatelm.longcontext.tasks.base import Draft, Ids, Pieces, Sample, Setting, Task
+from gatelm.longcontext.tasks.base import Draft, Ids, Pieces, RetrievalTask, Sample, Setting
 from gatelm.longcontext.tasks.haystacks import noise
 
 SLACK_TOKENS = 16
@@ -14,7 +14,7 @@ SLACK_TOKENS = 16
 
 
 def make_sample(
-    task: Task,
+    task: RetrievalTask,
     pieces: Pieces,
     *,
     length_tokens: int,
@@ -66,7 +66,9 @@ def make_sample(
     )
 
 
-def shortest(task: Task, pieces: Pieces, *, essays: Sequence[str] = (), **settings: int) -> int:
+def shortest(
+    task: RetrievalTask, pieces: Pieces, *, essays: Sequence[str] = (), **settings: int
+) -> int:
     """The fewest tokens that sample 0 of a task can have (see `make_sample` for `settings`)."""
     low, high = 1, 64
     while not _fits(task, pieces, high, essays, settings):
@@ -81,7 +83,11 @@ def shortest(task: Task, pieces: Pieces, *, essays: Sequence[str] = (), **settin
 
 
 def _fits(
-    task: Task, pieces: Pieces, length: int, essays: Sequence[str], settings: dict[str, int]
+    task: RetrievalTask,
+    pieces: Pieces,
+    length: int,
+    essays: Sequence[str],
+    settings: dict[str, int],
 ) -> bool:
     try:
         make_sample(task, pieces, length_tokens=length, index=0, essays=essays, **settings)

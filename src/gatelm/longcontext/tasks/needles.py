@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Literal
 
-from gatelm.longcontext.tasks.base import DEPTHS, Draft, Insert, Setting, Task
+from gatelm.longcontext.tasks.base import DEPTHS, Draft, Insert, RetrievalTask, Setting
 from gatelm.longcontext.tasks.haystacks import Haystack, needles, noise, prose
 from gatelm.longcontext.tasks.words import compound, identifier, number
 
@@ -44,7 +44,7 @@ def niah(
     keys: int = 1,
     values: int = 1,
     queries: int = 1,
-) -> Task:
+) -> RetrievalTask:
     """A task of the needle family: so many keys with so many values each, `queries` of them asked.
 
     haystack: noise, prose, or other needles, whose keys are not among those of the task.
@@ -97,7 +97,9 @@ def niah(
         return needles(other, seed)
 
     single = queries == 1 and values == 1
-    task = Task(name, summary, RULER, draft, has_depth=single, needs_essays=haystack == "prose")
+    task = RetrievalTask(
+        name, summary, RULER, draft, has_depth=single, needs_essays=haystack == "prose"
+    )
     return task
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from gatelm.longcontext.tasks.base import Task
+from gatelm.longcontext.tasks.base import RetrievalTask
 from gatelm.longcontext.tasks.lists import common_words, frequent_words, variable_tracking
 from gatelm.longcontext.tasks.needles import RULER, niah, passkey
 
-TASKS: dict[str, Task] = {
+TASKS: dict[str, RetrievalTask] = {
     task.name: task
     for task in (
-        Task("passkey", "a number in noise", "arXiv 2305.16300", passkey, has_depth=True),
+        RetrievalTask("passkey", "a number in noise", "arXiv 2305.16300", passkey, has_depth=True),
         niah("niah-single-1", "a number in noise", haystack="noise"),
         niah("niah-single-2", "a number in prose", haystack="prose"),
         niah("niah-single-3", "a UUID in prose", haystack="prose", value="code"),
@@ -24,9 +24,11 @@ TASKS: dict[str, Task] = {
         ),
         niah("niah-multivalue", "four numbers of one key in prose", haystack="prose", values=4),
         niah("niah-multiquery", "the numbers of four keys in prose", haystack="prose", queries=4),
-        Task("variable-tracking", "five variables of one value", RULER, variable_tracking),
-        Task("common-words", "the ten words that come most often", RULER, common_words),
-        Task("frequent-words", "the three most frequent coded words", RULER, frequent_words),
+        RetrievalTask("variable-tracking", "five variables of one value", RULER, variable_tracking),
+        RetrievalTask("common-words", "the ten words that come most often", RULER, common_words),
+        RetrievalTask(
+            "frequent-words", "the three most frequent coded words", RULER, frequent_words
+        ),
     )
 }
 """Names to tasks; to add one is to add an entry."""

@@ -13,7 +13,7 @@ from gatelm.nn.attention.cross import MemoryConfig
 from gatelm.nn.attention.heads import check_kv_heads, check_width
 from gatelm.nn.attention.pattern import BlockSparseConfig, Direction, Pattern
 from gatelm.nn.attention.projections import LatentConfig
-from gatelm.nn.cost import Part
+from gatelm.nn.cost import ParamCount
 from gatelm.nn.gates.gate import GateConfig, SiteShape
 from gatelm.nn.gates.sites import ATTENTION_SITES
 from gatelm.nn.norm import NormConfig
@@ -82,7 +82,7 @@ class AttentionConfig(Config):
         of_latent = self.projection.value_dim if self.projection else None
         return of_latent or self.width(hidden_dim)
 
-    def turning(self, hidden_dim: int) -> int:
+    def rotary_dim(self, hidden_dim: int) -> int:
         """Channels of one head that turn with the position."""
         return 0 if self.rope is None else self.rope.rotary_dim(self.width(hidden_dim))
 
@@ -100,20 +100,20 @@ class AttentionConfig(Config):
             query_dim=width,
         )
 
-    def part(self, hidden_dim: int) -> Part:
+    def param_count(self, hidden_dim: int) -> ParamCount:
         """Parameters without those of the gates."""
         width = self.width(hidden_dim)
         if self.projection is not None:
-            out = Part(hidden_dim * self.num_heads * self.value_width(hidden_dim))
-            turning = self.turning(hidden_dim)
-            return out + self.projection.part(hidden_dim, self.num_heads, width, turning)
+            out = ParamCount(hidden_dim * self.num_heads * self.value_width(hidden_dim))
+            rotary_dim = self.rotary_dim(hidden_dim)
+            return out + self.projection.param_count(hidden_dim, self.num_heads, width, rotary_dim)
         queries, keys = self.num_heads * width, self.kv_heads * width
         bias = {"none": 0, "qkv": queries + 2 * keys, "all": queries + 2 * keys + hidden_dim}
         on_heads = 2 * self.qk_norm.num_weights(width) if self.qk_norm else 0
         if self.memory is not None:  # its keys and values cost nothing per token of the text
             of_memory = 2 * keys * self.memory.hidden_dim
-            return Part(2 * hidden_dim * queries, bias[self.bias] + of_memory, on_heads)
-        return Part(hidden_dim * (2 * queries + 2 * keys), bias[self.bias], on_heads)
+            return ParamCount(2 * hidden_dim * queries, bias[self.bias] + of_memory, on_heads)
+        return ParamCount(hidden_dim * (2 * queries + 2 * keys), bias[self.bias], on_heads)
 
     def mixing_flops_per_token(self, hidden_dim: int, seq_len: int) -> int:
         """Of the whole T x T square, as kernels' counters do: no discount for causality."""
@@ -131,7 +131,7 @@ class AttentionConfig(Config):
         elif self.window_tokens is not None:
             num_tokens = min(num_tokens, self.window_tokens - 1 + self.first_tokens)
         if self.projection is not None and self.caches_latent(sites):
-            return (self.projection.kv_rank + self.turning(hidden_dim)) * num_tokens
+            return (self.projection.kv_rank + self.rotary_dim(hidden_dim)) * num_tokens
         both = self.width(hidden_dim) + self.value_width(hidden_dim)
         return self.kv_heads * both * num_tokens
 
@@ -187,7 +187,7 @@ class AttentionConfig(Config):
             )
 
     def _check_moving(self, where: str) -> None:
-        if self.rope is None or not self.rope.moves_with_length:
+        if self.rope is None or not self.rope.length_dependent:
             return
         kind = None if self.rope.scaling is None else self.rope.scaling.kind
         for name, value in (("window_tokens", self.window_tokens), ("projection", self.projection)):
@@ -210,7 +210,7 @@ class AttentionConfig(Config):
             )
         if self.bias != "none":
             raise ConfigError(f"{where}.bias: a latent projection has none; set bias to none")
-        if self.turning(hidden_dim) == self.width(hidden_dim):
+        if self.rotary_dim(hidden_dim) == self.width(hidden_dim):
             raise ConfigError(
                 f"{where}.rope.partial_factor: where all channels turn, no key can come from the "
                 "latent; use e.g. 0.5, or rope: null"

@@ -40,9 +40,9 @@ class Attention(nn.Module):
             )
         else:
             cached = "latent" if cfg.caches_latent([m.site for m in modifiers]) else "keys"
-            turning = cfg.turning(hidden_dim)
+            rotary_dim = cfg.rotary_dim(hidden_dim)
             self.qkv = LatentProjection(
-                cfg.projection, hidden_dim, cfg.num_heads, width, turning, cached
+                cfg.projection, hidden_dim, cfg.num_heads, width, rotary_dim, cached
             )
         self.q_norm = Norm(cfg.qk_norm, width) if cfg.qk_norm else nn.Identity()
         self.k_norm = Norm(cfg.qk_norm, width) if cfg.qk_norm else nn.Identity()
@@ -70,12 +70,12 @@ class Attention(nn.Module):
         if rope is not None:
             cos, sin = context.rotation(rope, width)
             q = rotate(q, cos, sin, rope.pairs)
-            k = k if context.turns_late(rope) else rotate(k, cos, sin, rope.pairs)
+            k = k if context.cache_unrotated(rope) else rotate(k, cos, sin, rope.pairs)
         q = self.gates("q_rot", q, sources)
         k = self.gates("k_rot", k, sources)
         slot = context.slot(self.layer_index, self.pattern)
         k, v = self.qkv.extend(slot, k, v, latent)
-        if rope is not None and context.turns_late(rope):
+        if rope is not None and context.cache_unrotated(rope):
             k = rotate(k, *context.key_rotation(rope, width), rope.pairs)
         y, sources.lse = self.backend(
             q,

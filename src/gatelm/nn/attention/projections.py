@@ -11,7 +11,7 @@ from torch import nn
 from gatelm.config import Config
 from gatelm.nn.attention.cross import Memory, MemoryConfig
 from gatelm.nn.cache import Slot
-from gatelm.nn.cost import Part
+from gatelm.nn.cost import ParamCount
 from gatelm.nn.norm import Norm, NormConfig
 from gatelm.nn.shapes import Float, Tensor
 
@@ -86,20 +86,22 @@ class LatentConfig(Config):
     norm: NormConfig = NormConfig()
     """Of the latents."""
 
-    def part(self, hidden_dim: int, num_heads: int, width: int, turning: int) -> Part:
-        """Parameters; heads of `width` channels, the first `turning` of which turn."""
+    def param_count(
+        self, hidden_dim: int, num_heads: int, width: int, rotary_dim: int
+    ) -> ParamCount:
+        """Parameters; heads of `width` channels, the first `rotary_dim` of which turn."""
         queries, values = num_heads * width, num_heads * (self.value_dim or width)
-        keys = num_heads * (width - turning)
-        matrix = hidden_dim * (self.kv_rank + turning) + self.kv_rank * (keys + values)
+        keys = num_heads * (width - rotary_dim)
+        matrix = hidden_dim * (self.kv_rank + rotary_dim) + self.kv_rank * (keys + values)
         norm = self.norm.num_weights(self.kv_rank)
         if self.q_rank is None:
-            return Part(matrix + hidden_dim * queries, norm=norm)
+            return ParamCount(matrix + hidden_dim * queries, norm=norm)
         matrix += self.q_rank * (hidden_dim + queries)
-        return Part(matrix, norm=norm + self.norm.num_weights(self.q_rank))
+        return ParamCount(matrix, norm=norm + self.norm.num_weights(self.q_rank))
 
 
 class LatentProjection(nn.Module):
-    """q, k and v of N heads; the first `turning` channels of every head's key are the same.
+    """q, k and v of N heads; the first `rotary_dim` channels of every head's key are the same.
 
     cached: what the cache holds of a token. `latent`: the latent and the shared part of the key;
     keys and values of all tokens are made again in every call. `keys`: keys and values, since a
@@ -112,11 +114,11 @@ class LatentProjection(nn.Module):
         hidden_dim: int,
         num_heads: int,
         head_dim: int,
-        turning: int,
+        rotary_dim: int,
         cached: Literal["latent", "keys"],
     ):
         super().__init__()
-        self.head_dim, self.turning, self.cached = head_dim, turning, cached
+        self.head_dim, self.rotary_dim, self.cached = head_dim, rotary_dim, cached
         self.value_dim = cfg.value_dim or head_dim
         q_in = cfg.q_rank or hidden_dim
         self.q_down = nn.Linear(hidden_dim, q_in, bias=False) if cfg.q_rank else None
@@ -124,8 +126,8 @@ class LatentProjection(nn.Module):
         self.q = nn.Linear(q_in, num_heads * head_dim, bias=False)
         self.kv_down = nn.Linear(hidden_dim, cfg.kv_rank, bias=False)
         self.kv_norm = Norm(cfg.norm, cfg.kv_rank)
-        self.k_turning = nn.Linear(hidden_dim, turning, bias=False) if turning else None
-        self.k = nn.Linear(cfg.kv_rank, num_heads * (head_dim - turning), bias=False)
+        self.k_turning = nn.Linear(hidden_dim, rotary_dim, bias=False) if rotary_dim else None
+        self.k = nn.Linear(cfg.kv_rank, num_heads * (head_dim - rotary_dim), bias=False)
         self.v = nn.Linear(cfg.kv_rank, num_heads * self.value_dim, bias=False)
 
     def forward(self, x: Float[Tensor, "B T D"], memory: Memory | None = None) -> Projected:
@@ -134,8 +136,8 @@ class LatentProjection(nn.Module):
         if self.q_down is not None and self.q_norm is not None:
             q_in = self.q_norm(self.q_down(x))
         latent = self.kv_norm(self.kv_down(x))
-        turning = x[..., :0] if self.k_turning is None else self.k_turning(x)
-        k, v = self._expand(latent, turning)
+        k_rotary = x[..., :0] if self.k_turning is None else self.k_turning(x)
+        k, v = self._expand(latent, k_rotary)
         return Projected(self.q(q_in).unflatten(-1, (-1, self.head_dim)), k, v, latent)
 
     def extend(
@@ -148,16 +150,16 @@ class LatentProjection(nn.Module):
         """Leave new tokens in the cache; returns the keys and values of all that are kept."""
         if self.cached == "keys":
             return slot.append(k, v)
-        shared = k[:, :, :1, : self.turning]
+        shared = k[:, :, :1, : self.rotary_dim]
         latents, shared = slot.append(latent.unsqueeze(-2), shared)
         if latents.shape[1] == k.shape[1]:
             return k, v
         return self._expand(latents.squeeze(-2), shared.squeeze(-2))
 
     def _expand(
-        self, latent: Float[Tensor, "B S C"], turning: Float[Tensor, "B S R"]
+        self, latent: Float[Tensor, "B S C"], k_rotary: Float[Tensor, "B S R"]
     ) -> tuple[Float[Tensor, "B S N H"], Float[Tensor, "B S N V"]]:
         v = self.v(latent).unflatten(-1, (-1, self.value_dim))
         k = self.k(latent).unflatten(-1, (v.shape[-2], -1))
-        turning = turning.unsqueeze(-2).expand(*k.shape[:-1], -1)
-        return torch.cat((turning, k), dim=-1), v
+        k_rotary = k_rotary.unsqueeze(-2).expand(*k.shape[:-1], -1)
+        return torch.cat((k_rotary, k), dim=-1), v

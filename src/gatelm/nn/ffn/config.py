@@ -13,7 +13,7 @@ from pydantic import Tag
 from torch import nn
 
 from gatelm.config import Config, by_kind
-from gatelm.nn.cost import Part
+from gatelm.nn.cost import ParamCount
 from gatelm.nn.ffn.mlp import MLP, MLPConfig, SwiGLU, SwiGLUConfig
 from gatelm.nn.ffn.moe import MoE, MoEConfig
 
@@ -23,9 +23,9 @@ class NoFFNConfig(Config):
 
     kind: Literal["none"] = "none"
 
-    def part(self, hidden_dim: int) -> Part:
+    def param_count(self, hidden_dim: int) -> ParamCount:
         """Parameters: none."""
-        return Part()
+        return ParamCount()
 
 
 FFNConfig = Annotated[

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from gatelm.config import Config, choice
-from gatelm.nn.cost import Part
+from gatelm.nn.cost import ParamCount
 from gatelm.nn.forward_state import Context
 from gatelm.nn.shapes import Float, Tensor
 
@@ -34,9 +34,9 @@ class SwiGLUConfig(Config):
     ffn_dim: int = Field(ge=1)
     activation: FFNActivation = "silu"
 
-    def part(self, hidden_dim: int) -> Part:
+    def param_count(self, hidden_dim: int) -> ParamCount:
         """Parameters."""
-        return Part(3 * hidden_dim * self.ffn_dim)
+        return ParamCount(3 * hidden_dim * self.ffn_dim)
 
 
 class MLPConfig(Config):
@@ -46,9 +46,9 @@ class MLPConfig(Config):
     ffn_dim: int = Field(ge=1)
     activation: FFNActivation = "gelu"
 
-    def part(self, hidden_dim: int) -> Part:
+    def param_count(self, hidden_dim: int) -> ParamCount:
         """Parameters."""
-        return Part(2 * hidden_dim * self.ffn_dim)
+        return ParamCount(2 * hidden_dim * self.ffn_dim)
 
 
 class SwiGLU(nn.Module):

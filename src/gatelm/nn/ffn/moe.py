@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from gatelm.config import Config
 from gatelm.nn.attention.masks import PADDING
-from gatelm.nn.cost import Part
+from gatelm.nn.cost import ParamCount
 from gatelm.nn.ffn.mlp import FFN_ACTIVATIONS, FFNActivation, SwiGLU, SwiGLUConfig
 from gatelm.nn.ffn.routing import LayerRouting
 from gatelm.nn.forward_state import Context
@@ -52,14 +52,14 @@ class MoEConfig(Config):
             )
         return self
 
-    def part(self, hidden_dim: int) -> Part:
+    def param_count(self, hidden_dim: int) -> ParamCount:
         """Parameters; those of the experts that a token is not sent to are idle."""
         expert = 3 * hidden_dim * self.ffn_dim
         shared = 0
         if self.shared is not None:
             shared = 3 * hidden_dim * self.shared.ffn_dim
             shared += hidden_dim if self.shared.gate == "sigmoid" else 0
-        return Part(
+        return ParamCount(
             matrix=self.num_experts * (hidden_dim + expert) + shared,
             idle=(self.num_experts - self.top_k) * expert,
         )

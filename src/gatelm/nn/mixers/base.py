@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, Protocol
 
-from gatelm.nn.cost import Part
+from gatelm.nn.cost import ParamCount
 from gatelm.nn.forward_state import Context
 from gatelm.nn.gates.gate import GateConfig, ModifierConfig, SiteShape
 from gatelm.nn.shapes import Float, Tensor
@@ -21,7 +21,7 @@ class MixerSettings(Protocol):
         """What a gate at `site` must know of its tensor."""
         ...
 
-    def part(self, hidden_dim: int) -> Part:
+    def param_count(self, hidden_dim: int) -> ParamCount:
         """Parameters without those of the gates."""
         ...
 

@@ -16,14 +16,14 @@ from torch.nn import functional as F
 
 from gatelm.config import Config, ConfigError, not_identity
 from gatelm.nn.attention.heads import check_width, refuse_lse
-from gatelm.nn.cost import Part
+from gatelm.nn.cost import ParamCount
 from gatelm.nn.forward_state import Context
 from gatelm.nn.gates.gate import GateConfig, ModifierConfig, SiteShape, build_modifier
 from gatelm.nn.gates.sites import ATTENTION_SITES, Sites, Sources
 from gatelm.nn.mixers.delta_rule import CHUNK_TOKENS, rule_for
 from gatelm.nn.mixers.short_conv import ShortConv
 from gatelm.nn.norm import Norm, NormConfig
-from gatelm.nn.precision import wide
+from gatelm.nn.precision import to_float32
 from gatelm.nn.shapes import Bool, Float, Tensor
 
 
@@ -80,13 +80,13 @@ class GatedDeltaConfig(Config):
             query_dim=key,
         )
 
-    def part(self, hidden_dim: int) -> Part:
+    def param_count(self, hidden_dim: int) -> ParamCount:
         """Parameters without those of the gates."""
         channels = self.channels(hidden_dim)
         matrix = hidden_dim * (sum(channels) + channels[-1] + 2 * self.num_heads)
         other = self.conv_tokens * sum(channels) + 2 * self.num_heads
         value = self.value_width(hidden_dim)
-        return Part(matrix, other, self.out_norm.num_weights(value) if self.out_norm else 0)
+        return ParamCount(matrix, other, self.out_norm.num_weights(value) if self.out_norm else 0)
 
     def mixing_flops_per_token(self, hidden_dim: int, seq_len: int) -> int:
         """Matrix products of the chunked form, and its triangular solve."""
@@ -187,11 +187,11 @@ class GatedDelta(nn.Module):
 
     def _log_decay(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T N"]:
         """log alpha = -A softplus(W x + dt_bias), float32 (arXiv 2312.00752, section 3.5)."""
-        step = wide(self.decay_proj(x))
+        step = to_float32(self.decay_proj(x))
         return -self.A_log.to(step.dtype).exp() * F.softplus(step + self.dt_bias)
 
 
 def unit(x: Float[Tensor, "*B H"]) -> Float[Tensor, "*B H"]:
     """x over its length, computed in float32."""
-    y = wide(x)
+    y = to_float32(x)
     return (y * (y.square().sum(dim=-1, keepdim=True) + 1e-6).rsqrt()).to(x.dtype)

@@ -16,7 +16,7 @@ from functools import cache
 import torch
 
 from gatelm.nn.mixers.chunks import decays, from_chunks, full_precision, to_chunks
-from gatelm.nn.precision import wide
+from gatelm.nn.precision import to_float32
 from gatelm.nn.shapes import Bool, Float, Tensor
 
 CHUNK_TOKENS = 64
@@ -41,7 +41,9 @@ def delta_rule(
     with full_precision(q):
         repeats = v.shape[2] // q.shape[2]
         q, k = (t.repeat_interleave(repeats, dim=2) if repeats > 1 else t for t in (q, k))
-        q, k, v, log_decay, beta = (to_chunks(wide(t), chunk) for t in (q, k, v, log_decay, beta))
+        q, k, v, log_decay, beta = (
+            to_chunks(to_float32(t), chunk) for t in (q, k, v, log_decay, beta)
+        )
         between, since = decays(log_decay, starts)
         k_beta = k * beta[..., None]
         # the diagonal is taken as ones, what is above it as zeros

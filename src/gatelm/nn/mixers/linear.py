@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from gatelm.config import Config, ConfigError, choice
 from gatelm.nn.attention.heads import check_kv_heads, check_width, refuse_lse
-from gatelm.nn.cost import Part
+from gatelm.nn.cost import ParamCount
 from gatelm.nn.forward_state import Context
 from gatelm.nn.gates.gate import GateConfig, ModifierConfig, SiteShape, build_modifier
 from gatelm.nn.gates.sites import Sites, Sources
@@ -87,11 +87,11 @@ class LinearAttentionConfig(Config):
             query_dim=width,
         )
 
-    def part(self, hidden_dim: int) -> Part:
+    def param_count(self, hidden_dim: int) -> ParamCount:
         """Parameters without those of the gates."""
         width = self.width(hidden_dim)
         matrix = hidden_dim * width * 2 * (self.num_heads + self.kv_heads)
-        return Part(matrix, norm=self.out_norm.num_weights(width) if self.out_norm else 0)
+        return ParamCount(matrix, norm=self.out_norm.num_weights(width) if self.out_norm else 0)
 
     def mixing_flops_per_token(self, hidden_dim: int, seq_len: int) -> int:
         """Matrix products of the chunked form."""
@@ -119,7 +119,7 @@ class LinearAttentionConfig(Config):
             )
         if self.rope is not None:
             self.rope.check(self.width(hidden_dim), where)
-            if self.rope.moves_with_length:
+            if self.rope.length_dependent:
                 raise ConfigError(
                     f"{where}.rope.scaling: one that moves with the text's length cannot turn "
                     "keys that the state has already summed; use another kind"

@@ -19,14 +19,14 @@ from torch.nn import functional as F
 
 from gatelm.config import Config, ConfigError
 from gatelm.nn.attention.heads import refuse_lse
-from gatelm.nn.cost import Part
+from gatelm.nn.cost import ParamCount
 from gatelm.nn.forward_state import Context
 from gatelm.nn.gates.gate import GateConfig, ModifierConfig, SiteShape, build_modifier
 from gatelm.nn.gates.sites import Sites, Sources
 from gatelm.nn.mixers.scan import scan, scan_flops_per_token
 from gatelm.nn.mixers.short_conv import ShortConv
 from gatelm.nn.norm import Norm, NormConfig, rms_norm
-from gatelm.nn.precision import wide
+from gatelm.nn.precision import to_float32
 from gatelm.nn.shapes import Bool, Float, Tensor
 
 
@@ -74,13 +74,15 @@ class Mamba2Config(Config):
             query_dim=self.state_dim,
         )
 
-    def part(self, hidden_dim: int) -> Part:
+    def param_count(self, hidden_dim: int) -> ParamCount:
         """Parameters without those of the gates."""
         channels = self.channels(hidden_dim)
         matrix = hidden_dim * (sum(channels) + self.num_heads + channels[0])
         biases = sum(channels) if self.bias == "conv" else 0
         other = self.conv_tokens * sum(channels) + biases + 3 * self.num_heads
-        return Part(matrix, other, self.out_norm.num_weights(channels[0]) if self.out_norm else 0)
+        return ParamCount(
+            matrix, other, self.out_norm.num_weights(channels[0]) if self.out_norm else 0
+        )
 
     def mixing_flops_per_token(self, hidden_dim: int, seq_len: int) -> int:
         """Matrix products of the chunked form."""
@@ -166,8 +168,8 @@ class Mamba2(nn.Module):
         k = self.gates("k", k, sources)
         v = self.gates("v", v, sources)
         q, k, v, tail = self._convolved(q, k, v, starts, tail)
-        step = F.softplus(wide(self.step_proj(x)) + self.dt_bias)
-        log_decay = -wide(self.A_log).exp() * step
+        step = F.softplus(to_float32(self.step_proj(x)) + self.dt_bias)
+        log_decay = -to_float32(self.A_log).exp() * step
         y, state = scan(q, k, v * step[..., None], log_decay, starts, state)
         if context.cache is not None:
             context.cache.states[self.layer_index] = (tail, state)
@@ -199,7 +201,7 @@ class GroupedRMSNorm(Norm):
         self.groups = groups
 
     def forward(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
-        parts = wide(x).unflatten(-1, (self.groups, -1))
+        parts = to_float32(x).unflatten(-1, (self.groups, -1))
         y = rms_norm(parts, None, self.cfg.eps).flatten(-2)
         if self.weight is not None:
             y = y * (1.0 + self.weight if self.cfg.weight == "zero_centred" else self.weight)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 
 from gatelm.nn.mixers.chunks import decays, from_chunks, full_precision, to_chunks
-from gatelm.nn.precision import wide
+from gatelm.nn.precision import to_float32
 from gatelm.nn.shapes import Bool, Float, Tensor
 
 CHUNK_TOKENS = 64
@@ -35,11 +35,11 @@ def scan(
     chunk = min(CHUNK_TOKENS, length)
     with full_precision(q):
         # heads as (groups, heads in a group)
-        q, k, v = (to_chunks(wide(t), chunk).unflatten(1, (groups, -1)) for t in (q, k, v))
+        q, k, v = (to_chunks(to_float32(t), chunk).unflatten(1, (groups, -1)) for t in (q, k, v))
         if log_decay is None:
             a = q.new_zeros(1 if starts is None else q.shape[0], 1, *q.shape[3:5])
         else:
-            a = to_chunks(wide(log_decay), chunk)
+            a = to_chunks(to_float32(log_decay), chunk)
         between, since = decays(a, starts)
         per_group = groups if log_decay is not None else 1
         between, since = (t.unflatten(1, (per_group, -1)) for t in (between, since))
@@ -48,7 +48,7 @@ def scan(
         if state is None:
             state = torch.zeros_like(written[:, :, :, 0])
         else:
-            state = wide(state).unflatten(1, (groups, -1))
+            state = to_float32(state).unflatten(1, (groups, -1))
         before = []
         for c in range(written.shape[3]):
             before.append(state)

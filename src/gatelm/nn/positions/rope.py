@@ -23,9 +23,9 @@ class RopeConfig(Config):
     """For texts longer than those of training; None: frequencies are base^(-2i/rotary_dim)."""
 
     @property
-    def moves_with_length(self) -> bool:
+    def length_dependent(self) -> bool:
         """Whether angles depend on the length of the text so far, those of cached keys too."""
-        return self.scaling is not None and self.scaling.moves_with_length
+        return self.scaling is not None and self.scaling.length_dependent
 
     @property
     def amplitude(self) -> float:
@@ -62,7 +62,7 @@ def rotary_frequencies(
     rotary_dim = cfg.rotary_dim(head_dim)
     if cfg.scaling is None:
         return plain_frequencies(cfg.base, rotary_dim, positions.device)
-    lengths = lengths_so_far(positions) if cfg.scaling.moves_with_length else positions
+    lengths = lengths_so_far(positions) if cfg.scaling.length_dependent else positions
     return cfg.scaling.frequencies(cfg.base, rotary_dim, lengths)
 
 

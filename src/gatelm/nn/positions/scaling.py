@@ -26,7 +26,7 @@ def plain_frequencies(
 
 
 class _Scaling(Config):
-    moves_with_length: ClassVar[bool] = False
+    length_dependent: ClassVar[bool] = False
     """Whether frequencies depend on how long the text is so far."""
 
     factor: float = Field(ge=1)
@@ -101,7 +101,7 @@ class DynamicNtkScaling(_FromLength):
     (section 3.3) has it; other libraries call it `factor`.
     """
 
-    moves_with_length: ClassVar[bool] = True
+    length_dependent: ClassVar[bool] = True
 
     kind: Literal["dynamic_ntk"] = "dynamic_ntk"
     alpha: float = Field(default=1.0, ge=1)
@@ -194,7 +194,7 @@ class LongRopeScaling(_FromLength):
     The short factors serve texts up to the original length, the long ones those beyond.
     """
 
-    moves_with_length: ClassVar[bool] = True
+    length_dependent: ClassVar[bool] = True
 
     kind: Literal["longrope"] = "longrope"
     short_factors: tuple[float, ...]

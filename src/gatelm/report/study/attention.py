@@ -9,7 +9,7 @@ from typing import Any
 from gatelm.report.charts import heatmaps, intervals
 from gatelm.report.charts.axes import unique
 from gatelm.report.charts.theme import Palette
-from gatelm.report.load import Part, Run, mapping
+from gatelm.report.load import RunRecord, StudyPart, mapping
 from gatelm.report.numbers import is_number, rounded, short
 from gatelm.report.page import Control, Figure, Page
 
@@ -17,7 +17,7 @@ FEW_CELLS = 8
 MOST_PANELS = 12
 
 
-def add_attention(page: Page, part: Part, palette: Palette) -> None:
+def add_attention(page: Page, part: StudyPart, palette: Palette) -> None:
     """First-token share beside its uniform value, then the attention maps of one sample."""
     groups = {n: [r for r in runs if r.analysis] for n, runs in part.groups().items()}
     groups = {name: runs for name, runs in groups.items() if runs}
@@ -32,7 +32,7 @@ def add_attention(page: Page, part: Part, palette: Palette) -> None:
         _add_maps(page, part, maps)
 
 
-def uniform_share(runs: Iterable[Run]) -> float | None:
+def uniform_share(runs: Iterable[RunRecord]) -> float | None:
     """The share that uniform attention would give, as the analysis recorded it."""
     values = (run.analysis.get("uniform_share") for run in runs)
     return next((float(v) for v in values if is_number(v)), None)  # type: ignore[arg-type]
@@ -68,7 +68,7 @@ def mean_share(share: Sequence[Sequence[float | None]]) -> float | None:
     return _mean(value for row in share for value in row)
 
 
-def _shares(groups: Mapping[str, Sequence[Run]]) -> dict[str, list[list[float | None]]]:
+def _shares(groups: Mapping[str, Sequence[RunRecord]]) -> dict[str, list[list[float | None]]]:
     found = {
         name: average([run.analysis.get("first_token_share") for run in runs])
         for name, runs in groups.items()
@@ -77,7 +77,7 @@ def _shares(groups: Mapping[str, Sequence[Run]]) -> dict[str, list[list[float | 
 
 
 def _add_shares(
-    page: Page, part: Part, groups: Mapping[str, Sequence[Run]], shares: dict[str, Any]
+    page: Page, part: StudyPart, groups: Mapping[str, Sequence[RunRecord]], shares: dict[str, Any]
 ) -> list[Figure]:
     """Text and, for models of many heads, a heatmap an arm; for small ones the one figure."""
     runs = [run for runs in groups.values() for run in runs]
@@ -116,7 +116,9 @@ def _add_shares(
     return []
 
 
-def _cells(name: str, share: Sequence[Sequence[float | None]], run: Run) -> list[dict[str, Any]]:
+def _cells(
+    name: str, share: Sequence[Sequence[float | None]], run: RunRecord
+) -> list[dict[str, Any]]:
     """Cells of a heatmap; a model may have attention in some of its layers only."""
     layers = run.analysis.get("attention_layers")
     if not isinstance(layers, list) or len(layers) != len(share):
@@ -142,7 +144,7 @@ def _note_left_out(page: Page, panels: Mapping[str, Any]) -> None:
 
 
 def _mark_figures(
-    part: Part, groups: Mapping[str, Sequence[Run]], palette: Palette
+    part: StudyPart, groups: Mapping[str, Sequence[RunRecord]], palette: Palette
 ) -> list[Figure]:
     runs = [run for runs in groups.values() for run in runs]
     rows = []
@@ -187,7 +189,7 @@ def one_seed(figures: Sequence[Figure], seeds: Sequence[int | None]) -> tuple[li
     return [replace(figure, caption=f"Seed {seed}.") for figure, seed in pairs], ""
 
 
-def _with_maps(runs: Sequence[Run]) -> Run | None:
+def _with_maps(runs: Sequence[RunRecord]) -> RunRecord | None:
     for run in runs:
         drawn = mapping(run.analysis.get("attention_maps"))
         if drawn.get("tokens") and drawn.get("maps"):
@@ -195,7 +197,7 @@ def _with_maps(runs: Sequence[Run]) -> Run | None:
     return None
 
 
-def _add_maps(page: Page, part: Part, maps: Mapping[str, Run]) -> None:
+def _add_maps(page: Page, part: StudyPart, maps: Mapping[str, RunRecord]) -> None:
     figures, seeds, layers, heads = [], [], set(), set()
     for name, run in list(maps.items())[:MOST_PANELS]:
         drawn = run.analysis["attention_maps"]

@@ -7,7 +7,7 @@ from pathlib import Path
 import gatelm
 from gatelm.report.charts import figures
 from gatelm.report.charts.theme import Palette
-from gatelm.report.load import Part, Study, read_study
+from gatelm.report.load import Study, StudyPart, read_study
 from gatelm.report.page import Page
 from gatelm.report.study.attention import add_attention
 from gatelm.report.study.causal import add_causal
@@ -64,7 +64,7 @@ def study_page(study: Study) -> Page:
     return page
 
 
-def _add_part(page: Page, part: Part, palette: Palette) -> None:
+def _add_part(page: Page, part: StudyPart, palette: Palette) -> None:
     page.section(f"Evidence: {part.name}")
     add_arms(page, part, palette)
     page.charts([*longer_figures(part, palette), *outcome_figures(part, palette)])

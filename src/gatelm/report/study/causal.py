@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gatelm.analysis.metrics.registry import CAUSAL_STEMS, FORCED_GATES, causal_name
 from gatelm.report.charts.theme import Palette
-from gatelm.report.load import FINISHED, Part
+from gatelm.report.load import FINISHED, StudyPart
 from gatelm.report.metrics import describe
 from gatelm.report.numbers import common_decimals, decimals_for, fixed, is_number
 from gatelm.report.page import Column, Page, swatch
@@ -36,7 +36,7 @@ class CausalTable:
     rows: list[list[str]]
 
 
-def causal_table(part: Part) -> CausalTable | None:
+def causal_table(part: StudyPart) -> CausalTable | None:
     """None where no finished run has been checked."""
     names = [m for m in CAUSAL_METRICS if any(is_number(r.metrics.get(m)) for r in part.finished())]
     arms: list[tuple[str, str]] = []
@@ -74,7 +74,7 @@ def _cells(seeds: list[list[float]]) -> list[str]:
     return out
 
 
-def add_causal(page: Page, part: Part, palette: Palette) -> None:
+def add_causal(page: Page, part: StudyPart, palette: Palette) -> None:
     """The table, where runs were checked."""
     table = causal_table(part)
     if table is None:

@@ -16,7 +16,7 @@ from gatelm.config.base import ConfigError
 from gatelm.report import markdown
 from gatelm.report.charts import figures, intervals
 from gatelm.report.charts.theme import Palette
-from gatelm.report.load import FINISHED, Part, Study, label, read_study
+from gatelm.report.load import FINISHED, Study, StudyPart, label, read_study
 from gatelm.report.metrics import describe
 from gatelm.report.numbers import (
     MISSING,
@@ -88,7 +88,7 @@ def export_study(root: Path, folder: Path) -> list[Path]:
     return written
 
 
-def _drawings(part: Part, palette: Palette) -> Iterator[tuple[Figure, str, str]]:
+def _drawings(part: StudyPart, palette: Palette) -> Iterator[tuple[Figure, str, str]]:
     """Figures of the primary metrics that are small enough, each with its name and its SVG."""
     found = 0
     by_length = longer_figures(part, palette)
@@ -102,7 +102,7 @@ def _drawings(part: Part, palette: Palette) -> Iterator[tuple[Figure, str, str]]
             return
 
 
-def _along_axis(part: Part, palette: Palette) -> list[Figure]:
+def _along_axis(part: StudyPart, palette: Palette) -> list[Figure]:
     """For each primary metric, its means along the one axis of numbers that a part has."""
     paths = list(dict.fromkeys(path for run in part.runs for path in run.axes))
     if len(paths) != 1 or not all(is_number(run.axes.get(paths[0])) for run in part.runs):
@@ -148,7 +148,7 @@ def _blocks(
     yield from _record(study)
 
 
-def _part(part: Part, pictures: Sequence[str]) -> Iterator[str]:
+def _part(part: StudyPart, pictures: Sequence[str]) -> Iterator[str]:
     """The question and its answer in pictures and primary metrics; the other metrics folded."""
     yield str(part.spec.get("question") or "")
     published = [str(claim) for claim in part.spec.get("claims") or ()]
@@ -174,7 +174,7 @@ def _causal(metric: str) -> bool:
     return split_mark(metric)[0] in CAUSAL_METRICS
 
 
-def _arms(part: Part) -> str:
+def _arms(part: StudyPart) -> str:
     """Mean and interval of every metric; arms stand in the rows unless there are more metrics."""
     groups = part.groups()
     over_axis = _labels_over_axis(part)
@@ -197,7 +197,7 @@ def _arms(part: Part) -> str:
     return f"{caption}\n\n{markdown.table(lines[0], lines[1:], ['left'])}" if groups else ""
 
 
-def _over_axis(part: Part) -> str:
+def _over_axis(part: StudyPart) -> str:
     """Mean and interval of the metrics that are one number over an axis, a row an arm."""
     over_axis = _labels_over_axis(part)
     labels = list(dict.fromkeys(name for names in over_axis.values() for name in names))
@@ -207,7 +207,7 @@ def _over_axis(part: Part) -> str:
     return markdown.table(head, rows, ["left"]) if rows else ""
 
 
-def _labels_over_axis(part: Part) -> dict[str, list[str]]:
+def _labels_over_axis(part: StudyPart) -> dict[str, list[str]]:
     """Metrics whose summaries stand for several settings at once, with the rows they have."""
     settings = part.groups().keys()
     out: dict[str, list[str]] = {}
@@ -219,7 +219,7 @@ def _labels_over_axis(part: Part) -> dict[str, list[str]]:
     return out
 
 
-def _uniform(part: Part, metric: str) -> str:
+def _uniform(part: StudyPart, metric: str) -> str:
     """What a first-token share is to be read beside."""
     stem, mark = split_mark(metric)
     if stem != "first_token_share":
@@ -230,7 +230,7 @@ def _uniform(part: Part, metric: str) -> str:
     return f" {label} under uniform attention: {' / '.join(sorted(values))}." if values else ""
 
 
-def _means(part: Part, metric: str, labels: Sequence[str]) -> list[str]:
+def _means(part: StudyPart, metric: str, labels: Sequence[str]) -> list[str]:
     found = {
         label(str(s.get("arm")), s.get("axes") or {}): s
         for s in part.summaries
@@ -254,7 +254,7 @@ def _half_width(entry: Mapping[str, Any]) -> float | None:
     return (high - low) / 2 if is_number(low) and is_number(high) else None  # type: ignore[operator]
 
 
-def _comparisons(part: Part, name: str) -> str:
+def _comparisons(part: StudyPart, name: str) -> str:
     """Each arm minus the baseline in one metric, with what a null would have missed."""
     compared = [c for c in part.comparisons if c.get("metric") == name]
     known = [c for c in compared if is_number(c.get("difference"))]

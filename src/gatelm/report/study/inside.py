@@ -7,14 +7,14 @@ from typing import Any
 
 from gatelm.report.charts import intervals, profiles
 from gatelm.report.charts.theme import Palette
-from gatelm.report.load import Part, Run, mapping
+from gatelm.report.load import RunRecord, StudyPart, mapping
 from gatelm.report.metrics import describe
 from gatelm.report.numbers import is_number, rounded
 from gatelm.report.page import Figure, Page
 from gatelm.report.study.attention import MOST_PANELS, one_seed
 
 
-def add_activations(page: Page, part: Part, palette: Palette) -> None:
+def add_activations(page: Page, part: StudyPart, palette: Palette) -> None:
     """Largest activation and the first token's norm ratio, along the residual stream."""
     figures = []
     for key, name, title, y_title in (
@@ -56,7 +56,7 @@ def _log_domain(rows: Sequence[Mapping[str, Any]], include: float | None) -> tup
     return low / pad, high * pad
 
 
-def _depth_rows(run: Run, key: str) -> list[dict[str, Any]]:
+def _depth_rows(run: RunRecord, key: str) -> list[dict[str, Any]]:
     values = mapping(run.analysis.get("residual")).get(key)
     if not isinstance(values, list):
         return []
@@ -73,7 +73,7 @@ def _depth_rows(run: Run, key: str) -> list[dict[str, Any]]:
     ]
 
 
-def add_gates(page: Page, part: Part, palette: Palette) -> None:
+def add_gates(page: Page, part: StudyPart, palette: Palette) -> None:
     """Gate mean by layer, gate by kind of query, and histograms per arm and layer."""
     runs = [run for runs in part.groups().values() for run in runs if _gates(run)]
     if not runs:
@@ -113,7 +113,7 @@ def add_gates(page: Page, part: Part, palette: Palette) -> None:
 
 
 def _add_histograms(
-    page: Page, part: Part, runs: Sequence[Run], palette: Palette, several: bool
+    page: Page, part: StudyPart, runs: Sequence[RunRecord], palette: Palette, several: bool
 ) -> None:
     figures, drawn, seeds = [], set(), []
     for run in runs:
@@ -136,12 +136,12 @@ def _add_histograms(
         page.charts(figures, min_width=310)
 
 
-def _gates(run: Run) -> list[Mapping[str, Any]]:
+def _gates(run: RunRecord) -> list[Mapping[str, Any]]:
     gates = run.analysis.get("gates")
     return [mapping(gate) for gate in gates] if isinstance(gates, list) else []
 
 
-def _who(run: Run) -> dict[str, Any]:
+def _who(run: RunRecord) -> dict[str, Any]:
     return {"arm": run.arm, "label": run.label, "seed": run.seed}
 
 
@@ -150,7 +150,7 @@ def _place(gate: Mapping[str, Any], several: bool) -> str:
     return f"{layer} {gate.get('site')}" if several else layer
 
 
-def _mark_rows(run: Run) -> list[dict[str, Any]]:
+def _mark_rows(run: RunRecord) -> list[dict[str, Any]]:
     """The mean over layers and sites of each mark's gate score."""
     found: dict[str, list[float]] = {}
     for gate in _gates(run):

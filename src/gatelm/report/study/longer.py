@@ -7,7 +7,7 @@ from typing import Any
 from gatelm.analysis.metrics.longer_metrics import DERIVED, LongerName, parse_longer
 from gatelm.report.charts import intervals
 from gatelm.report.charts.theme import Palette
-from gatelm.report.load import Part
+from gatelm.report.load import StudyPart
 from gatelm.report.metrics import describe
 from gatelm.report.numbers import is_number, rounded
 from gatelm.report.page import Figure
@@ -17,7 +17,7 @@ STEMS = ("accuracy_recall", *DERIVED)
 """What is drawn: the first of these that a part asks for."""
 
 
-def longer_figures(part: Part, palette: Palette) -> list[Figure]:
+def longer_figures(part: StudyPart, palette: Palette) -> list[Figure]:
     """For each scaling, the means over seeds by how many times the training length rows have."""
     asked = [name for metric in part.metrics if (name := parse_longer(metric)) is not None]
     untrained = [name for name in asked if not name.trained]
@@ -47,7 +47,7 @@ def longer_figures(part: Part, palette: Palette) -> list[Figure]:
     return out
 
 
-def _means(part: Part, name: LongerName) -> list[dict[str, Any]]:
+def _means(part: StudyPart, name: LongerName) -> list[dict[str, Any]]:
     rows = []
     for arm in part.arms:
         values = [run.metrics.get(str(name)) for run in part.finished() if run.arm == arm]

@@ -10,7 +10,7 @@ from typing import Any
 from gatelm.analysis.metrics.registry import split_mark
 from gatelm.report.charts import intervals
 from gatelm.report.charts.theme import Palette
-from gatelm.report.load import FINISHED, Part, Run, label, setting
+from gatelm.report.load import FINISHED, RunRecord, StudyPart, label, setting
 from gatelm.report.metrics import Described, describe
 from gatelm.report.numbers import (
     common_decimals,
@@ -30,7 +30,7 @@ MOST_SENTENCES = 12
 MOST_SETTINGS = 12
 
 
-def add_verdict(page: Page, part: Part, palette: Palette) -> None:
+def add_verdict(page: Page, part: StudyPart, palette: Palette) -> None:
     """The question, the claims it speaks to, and a sentence for each primary comparison."""
     page.section(part.title, level=3)
     question = str(part.spec.get("question") or "")
@@ -83,7 +83,7 @@ def _add_sentences(
     page.details("Each setting in a sentence", *(v.sentence for v in sentences), code=False)
 
 
-def add_arms(page: Page, part: Part, palette: Palette) -> None:
+def add_arms(page: Page, part: StudyPart, palette: Palette) -> None:
     """A row an arm: mean and interval of each metric, parameters."""
     groups = part.groups()
     if not groups:
@@ -148,7 +148,7 @@ def _column(cells: Sequence[_Cell]) -> list[Html]:
     return [cell.html(places) for cell in cells]
 
 
-def _cell(summary: Mapping[str, Any] | None, runs: Sequence[Run], metric: str) -> _Cell:
+def _cell(summary: Mapping[str, Any] | None, runs: Sequence[RunRecord], metric: str) -> _Cell:
     """From the study's summary, or without one the bare mean of the finished runs."""
     if summary is not None and is_number(summary.get("mean")):
         low, high = summary.get("low"), summary.get("high")
@@ -160,12 +160,12 @@ def _cell(summary: Mapping[str, Any] | None, runs: Sequence[Run], metric: str) -
     return _Cell(sum(values) / len(values) if values else None, None, None)
 
 
-def _same(runs: Sequence[Run], key: str) -> str:
+def _same(runs: Sequence[RunRecord], key: str) -> str:
     values = {run.record.get(key) for run in runs if is_number(run.record.get(key))}
     return " / ".join(count(value) for value in sorted(values)) or fixed(None, 0)  # type: ignore[type-var]
 
 
-def outcome_figures(part: Part, palette: Palette) -> list[Figure]:
+def outcome_figures(part: StudyPart, palette: Palette) -> list[Figure]:
     """For each primary metric and setting: every seed with the mean, and the differences."""
     out = []
     for name in part.primary_metrics:
@@ -180,7 +180,7 @@ def outcome_figures(part: Part, palette: Palette) -> list[Figure]:
 
 
 def _seeds_figures(
-    part: Part, name: str, place: str, palette: Palette, domain: tuple[float, float] | None
+    part: StudyPart, name: str, place: str, palette: Palette, domain: tuple[float, float] | None
 ) -> list[Figure]:
     metric = describe(name)
     seeds = [
@@ -219,7 +219,7 @@ def _seeds_figures(
     return [Figure("-".join(filter(None, (part.name, name, place))), chart, caption)]
 
 
-def _difference_figures(part: Part, name: str, place: str, palette: Palette) -> list[Figure]:
+def _difference_figures(part: StudyPart, name: str, place: str, palette: Palette) -> list[Figure]:
     metric = describe(name)
     order = {arm: i for i, arm in enumerate(part.arms)}
     rows = [
@@ -248,7 +248,7 @@ def _difference_figures(part: Part, name: str, place: str, palette: Palette) -> 
     return [Figure("-".join(filter(None, (part.name, name, "difference", place))), chart)]
 
 
-def _uniform(part: Part, metric: str) -> float | None:
+def _uniform(part: StudyPart, metric: str) -> float | None:
     """The uniform-attention value beside a first-token share, of the same queries."""
     stem, mark = split_mark(metric)
     if stem != "first_token_share":

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import yaml
 
 from gatelm.report.charts.theme import Palette
-from gatelm.report.load import Part, Run, Study
+from gatelm.report.load import RunRecord, Study, StudyPart
 from gatelm.report.metrics import describe
 from gatelm.report.numbers import MISSING, column, count, duration
 from gatelm.report.page import Column, Html, Page, badge, join, swatch
@@ -42,11 +42,11 @@ def add_runs(page: Page, study: Study, palette: Palette) -> None:
             page.table([title for title, _ in fields], rows, part.title)
 
 
-def _hash(run: Run) -> Html:
+def _hash(run: RunRecord) -> Html:
     return join(Html("<code>"), run.config_hash or MISSING, Html("</code>"))
 
 
-def _remarks(run: Run) -> str:
+def _remarks(run: RunRecord) -> str:
     events = [f"{e.get('what')} at step {e.get('step')}" for e in run.events[:3]]
     more = [f"{len(run.events) - 3} more events"] if len(run.events) > 3 else []
     error = str(run.record.get("error") or "")
@@ -89,7 +89,7 @@ def add_repeat(page: Page, study: Study) -> None:
         _add_configs(page, part)
 
 
-def _add_configs(page: Page, part: Part) -> None:
+def _add_configs(page: Page, part: StudyPart) -> None:
     base, overrides = part.spec.get("base_config"), part.spec.get("arm_overrides")
     if base:
         page.details(f"{part.title}: base config", _yaml(base))
@@ -101,7 +101,7 @@ def _add_configs(page: Page, part: Part) -> None:
         page.details(f"{title} ({run.config_hash})", run.config_text)
 
 
-def _first(runs: Iterable[Run], arm: str) -> Run | None:
+def _first(runs: Iterable[RunRecord], arm: str) -> RunRecord | None:
     kept = [run for run in runs if run.config_text]
     return next((run for run in kept if run.arm == arm), kept[0] if kept else None)
 

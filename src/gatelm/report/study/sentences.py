@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gatelm.report.load import FINISHED, Part, Run, Study, label
+from gatelm.report.load import FINISHED, RunRecord, Study, StudyPart, label
 from gatelm.report.metrics import describe
 from gatelm.report.numbers import (
     MINUS,
@@ -133,7 +133,7 @@ def _lost(comparison: Mapping[str, Any]) -> str:
     return f" {', '.join(counts)}." if counts else ""
 
 
-def verdicts(part: Part, metrics: Sequence[str]) -> dict[str, list[Verdict]]:
+def verdicts(part: StudyPart, metrics: Sequence[str]) -> dict[str, list[Verdict]]:
     """Sentences of a part by metric, in the order of the arms."""
     order = {arm: i for i, arm in enumerate(part.arms)}
     rows = sorted(part.comparisons, key=lambda c: order.get(str(c.get("arm")), len(order)))
@@ -146,7 +146,7 @@ def status(study: Study) -> str:
     return f"{_counted(study.parts, 'part')} and {progress(study.runs)}"
 
 
-def progress(runs: Sequence[Run]) -> str:
+def progress(runs: Sequence[RunRecord]) -> str:
     """`9 runs, all finished`, or how many are in which state."""
     states = Counter(run.status for run in runs)
     done = states.pop(FINISHED, 0)
@@ -157,7 +157,7 @@ def progress(runs: Sequence[Run]) -> str:
     return f"{total}: {done} finished" + (f", {rest}" if rest else "")
 
 
-def unfinished(part: Part) -> list[str]:
+def unfinished(part: StudyPart) -> list[str]:
     """Which runs did not finish: a sentence for each that got somewhere, one a state for others."""
     out: list[str] = []
     rest: dict[str, dict[str, list[str]]] = {}

@@ -7,7 +7,7 @@ from typing import Any
 
 from gatelm.report.charts import profiles
 from gatelm.report.charts.theme import Palette
-from gatelm.report.load import DIVERGED, FINISHED, Part, Run, setting
+from gatelm.report.load import DIVERGED, FINISHED, RunRecord, StudyPart, setting
 from gatelm.report.metrics import describe
 from gatelm.report.numbers import is_number, rounded
 from gatelm.report.page import Figure
@@ -39,7 +39,7 @@ def thin(rows: Sequence[Any], most: int = MOST_POINTS) -> list[Any]:
     return kept
 
 
-def training_figures(part: Part, palette: Palette) -> list[Figure]:
+def training_figures(part: StudyPart, palette: Palette) -> list[Figure]:
     """Training loss (smoothed), validation loss and first-token share by step.
 
     A part with axes gets one chart a setting instead, of the validation loss.
@@ -69,7 +69,7 @@ def training_figures(part: Part, palette: Palette) -> list[Figure]:
     return out
 
 
-def _validation(part: Part, palette: Palette, place: str) -> list[Figure]:
+def _validation(part: StudyPart, palette: Palette, place: str) -> list[Figure]:
     runs = [run for run in part.runs if setting(run.axes) == place]
     rows = [row for run in runs for row in _curve(run, run.evals, "val_loss")]
     if not rows:
@@ -88,7 +88,7 @@ def _validation(part: Part, palette: Palette, place: str) -> list[Figure]:
     return [Figure(name, chart, caption)]
 
 
-def _health(part: Part, palette: Palette) -> list[Figure]:
+def _health(part: StudyPart, palette: Palette) -> list[Figure]:
     rows = [row for run in part.runs for row in _curve(run, run.health, "first_token_share")]
     if len({row["x"] for row in rows}) < 2:
         return []
@@ -115,7 +115,7 @@ def _health(part: Part, palette: Palette) -> list[Figure]:
 
 
 def _curve(
-    run: Run, lines: Sequence[Mapping[str, Any]], key: str, *, smoothed: bool = False
+    run: RunRecord, lines: Sequence[Mapping[str, Any]], key: str, *, smoothed: bool = False
 ) -> list[dict[str, Any]]:
     kept = [line for line in lines if is_number(line.get("step")) and is_number(line.get(key))]
     values = [float(line[key]) for line in kept]

@@ -22,7 +22,7 @@ from gatelm.study.running.lock import exclusive
 from gatelm.study.running.progress import Display, PlainDisplay
 from gatelm.study.running.resources import Resources, share
 from gatelm.study.running.reuse import take_over
-from gatelm.study.running.worker import SIGNALS, STOP, Ended, Step, Task, work
+from gatelm.study.running.worker import SIGNALS, STOP, Ended, Step, WorkerTask, work
 
 TRAINER = "gatelm.train.loop:train"
 _POLL_SECONDS = 0.2
@@ -84,7 +84,7 @@ class _Worker:
         theirs.close()
         self.run: PlannedRun | None = None
 
-    def send(self, message: Task | str) -> None:
+    def send(self, message: WorkerTask | str) -> None:
         with suppress(OSError):  # it has died: its closed connection reports that
             self.connection.send(message)
 
@@ -153,11 +153,11 @@ class _Scheduler:
             self.display.begin(run)
             worker.send(self._task(run))
 
-    def _task(self, run: PlannedRun) -> Task:
+    def _task(self, run: PlannedRun) -> WorkerTask:
         config = run.config
         if config.train.threads is None:
             config = config.replace(train=config.train.replace(threads=self.threads))
-        return Task(self.plan.runs.index(run), pickle.dumps(config), self.root / run.folder)
+        return WorkerTask(self.plan.runs.index(run), pickle.dumps(config), self.root / run.folder)
 
     def _receive(self, worker: _Worker) -> None:
         try:

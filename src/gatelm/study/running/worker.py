@@ -23,7 +23,7 @@ _REPORT_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
-class Task:
+class WorkerTask:
     """One run to train: its place in the plan, its pickled config and its folder.
 
     Pickled, so that what the config imports is imported as the run begins, not as the task arrives.
@@ -63,7 +63,7 @@ def work(connection: Connection, trainer: str) -> NoReturn:
     process ends at once, and the checkpoints already written serve the next start.
     """
     stop = threading.Event()
-    tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
+    tasks: queue.SimpleQueue[WorkerTask] = queue.SimpleQueue()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
@@ -72,7 +72,9 @@ def work(connection: Connection, trainer: str) -> NoReturn:
         connection.send(_train(connection, tasks.get(), trainer, stop))
 
 
-def _listen(connection: Connection, tasks: queue.SimpleQueue[Task], stop: threading.Event) -> None:
+def _listen(
+    connection: Connection, tasks: queue.SimpleQueue[WorkerTask], stop: threading.Event
+) -> None:
     while True:
         try:
             message = connection.recv()
@@ -84,7 +86,7 @@ def _listen(connection: Connection, tasks: queue.SimpleQueue[Task], stop: thread
             tasks.put(message)
 
 
-def _train(connection: Connection, task: Task, trainer: str, stop: threading.Event) -> Ended:
+def _train(connection: Connection, task: WorkerTask, trainer: str, stop: threading.Event) -> Ended:
     last = 0.0
 
     def report(progress: Any) -> None:

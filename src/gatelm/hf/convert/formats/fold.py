@@ -113,7 +113,7 @@ def _layer(out: Folded, layer: LayerConfig, index: int, fmt: Format, form: str) 
     if rope is not None and rope.pairs == "neighbours":
         order = halves_order(layer, out.cfg.hidden_dim)
         out.note("rotary pairs 2i and 2i+1 moved to i and i + half: rows of q and k reordered")
-        for name in turning(layer, prefix):
+        for name in rotated_tensors(layer, prefix):
             out.edit(name, lambda t: reorder_heads(t, order))
         mixer = layer.attention.replace(rope=rope.replace(pairs="halves"))
         layer = layer.replace(mixer=mixer)
@@ -257,7 +257,7 @@ def gather_order(layer: LayerConfig, hidden_dim: int) -> Tensor:
     return torch.cat((pairs, width // 2 + pairs, still, width // 2 + still))
 
 
-def turning(layer: LayerConfig, prefix: str) -> list[str]:
+def rotated_tensors(layer: LayerConfig, prefix: str) -> list[str]:
     """Tensors whose rows are channels that rotary positions turn."""
     names = [f"{prefix}attn.qkv.{n}.weight" for n in "qk"]
     if layer.attention.bias != "none":
@@ -304,7 +304,7 @@ def unfold(original: ModelConfig, folded: State, fmt: Format) -> State | None:
         rope = layer.attention.rope
         if rope is not None and rope.pairs == "neighbours":
             back = halves_order(layer, original.hidden_dim).argsort()
-            for name in turning(layer, prefix):
+            for name in rotated_tensors(layer, prefix):
                 state[name] = reorder_heads(state[name], back)
         if form != "none":
             _unfold_gate(state, layer, prefix, form, original.hidden_dim)

@@ -17,7 +17,7 @@ from typing import Literal
 
 import torch
 
-from gatelm.hf.convert.formats.pieces import Experts, Piece, Rows, Same, State
+from gatelm.hf.convert.formats.pieces import ExpertMatrices, Piece, Same, StackedRows, State
 from gatelm.nn.ffn.moe import MoEConfig
 from gatelm.nn.mixers.delta import GatedDeltaConfig
 from gatelm.nn.shapes import Int, Tensor
@@ -43,12 +43,12 @@ def delta_pieces(
     )
     beta, decay = ((f"{ours}{name}_proj.weight", heads) for name in ("beta", "decay"))
 
-    def rows(name: str, *parts: tuple[str, int]) -> Rows:
+    def rows(name: str, *parts: tuple[str, int]) -> StackedRows:
         counts = tuple(count for _, count in parts)
         groups = mixer.key_heads if packing == "grouped" else 1
         order, total = _grouped(counts, groups), sum(counts)
         names = tuple(part for part, _ in parts)
-        return Rows(names, counts, order, f"{theirs}{name}.weight", (total, hidden_dim))
+        return StackedRows(names, counts, order, f"{theirs}{name}.weight", (total, hidden_dim))
 
     if packing == "grouped":
         projections = [rows("in_proj_qkvz", q, k, v, gate), rows("in_proj_ba", beta, decay)]
@@ -61,7 +61,7 @@ def delta_pieces(
             ),
         ]
     channels = queries + keys + values
-    conv = Rows(
+    conv = StackedRows(
         (f"{ours}conv.weight",),
         (channels,),
         torch.arange(channels),
@@ -97,7 +97,7 @@ def moe_pieces(ffn: MoEConfig, hidden_dim: int, index: int) -> list[Piece]:
     ]
     for name, shape in shapes.items():
         each = tuple(f"{theirs}experts.{i}.{name}.weight" for i in range(ffn.num_experts))
-        out.append(Experts(f"{ours}experts.{name}", each, shape))
+        out.append(ExpertMatrices(f"{ours}experts.{name}", each, shape))
     if ffn.shared is None:
         return out
     width = ffn.shared.ffn_dim

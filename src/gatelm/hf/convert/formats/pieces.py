@@ -94,7 +94,7 @@ class Packed:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class StackedRows:
     """Their one tensor of the rows of several of ours.
 
     order: their rows as indices into ours, one after the other. shape: theirs, which may have axes
@@ -129,7 +129,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Experts:
+class ExpertMatrices:
     """Their matrix of each expert, which we keep stacked."""
 
     ours: str
