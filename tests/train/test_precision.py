@@ -97,7 +97,7 @@ def test_the_demo_trains_in_fp32_where_bf16_is_emulated(tmp_path):
         "runs = plan(load_study('demo')).runs\n"
         "print(len(runs), {run.config.train.precision for run in runs})"
     )
-    assert on_a_cpu_without_bf16(code, tmp_path) == "42 {'fp32'}"
+    assert on_a_cpu_without_bf16(code, tmp_path) == "45 {'fp32'}"
 
 
 def test_every_shipped_run_is_fp32_there(tmp_path):
