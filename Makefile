@@ -11,7 +11,7 @@ PYTEST_OPTIONS ?=
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo   train gated and ungated models, about 10 minutes on 2 CPU cores; prints a report's path"
+	@echo "make demo   train gated and ungated models, 2 to 10 minutes on 2 CPU cores; prints a report's path"
 	@echo "make test   every test"
 	@echo "make lint   ruff and pyright"
 	@echo "make setup  only the environment, in $(VENV)"
