@@ -6,7 +6,8 @@ import difflib
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Self, TypeVar
+from functools import cache
+from typing import Annotated, Any, Self, TypeVar, get_args
 
 from pydantic import (
     AfterValidator,
@@ -57,7 +58,11 @@ class Config(BaseModel):
     """Frozen pydantic model: unknown keys are errors that name the nearest known key."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", validate_default=False, use_attribute_docstrings=True
+        frozen=True,
+        extra="forbid",
+        validate_default=False,
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
     )
 
     @model_validator(mode="before")
@@ -67,6 +72,8 @@ class Config(BaseModel):
             for key in data:
                 if key not in cls.model_fields:
                     raise ValueError(f"unknown key {key!r}; {nearest(str(key), cls.model_fields)}")
+                if isinstance(data[key], bool) and not _admits_bool(cls, key):
+                    raise ValueError(f"{key}: {str(data[key]).lower()} is no value for this key")
         return data
 
     @classmethod
@@ -96,6 +103,18 @@ class Config(BaseModel):
         """12 hex digits of the SHA-256 of everything that changes what is computed."""
         canonical = json.dumps(_identity(self), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+
+@cache
+def _admits_bool(cls: type[Config], name: str) -> bool:
+    """Whether true and false are values of a field; pydantic alone takes them for 1 and 0."""
+    pending = [cls.model_fields[name].annotation]
+    while pending:
+        annotation = pending.pop()
+        if annotation is bool or annotation is Any:
+            return True
+        pending.extend(get_args(annotation))
+    return False
 
 
 def by_kind(default: str) -> Discriminator:
