@@ -13,7 +13,7 @@ from gatelm.nn.model import Decoder
 from gatelm.train.config import RunConfig
 from gatelm.train.longer import longer_metrics
 from gatelm.train.longer_config import longer_data
-from gatelm.train.loop import train
+from gatelm.train.trainer import train
 
 RECALL = {
     "kind": "associative_recall",

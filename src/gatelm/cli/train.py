@@ -47,8 +47,8 @@ def train(
     from rich.console import Console
 
     from gatelm.cli.recipe import load_run
-    from gatelm.train.loop import train as train_run
     from gatelm.train.stop import StopSignals
+    from gatelm.train.trainer import train as train_run
     from gatelm.train.watching.progress import ProgressDisplay
 
     cfg, _ = load_run(recipe, overrides or ())

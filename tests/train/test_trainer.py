@@ -12,10 +12,10 @@ from gatelm.data.source import build_source
 from gatelm.train import trainer as run_module
 from gatelm.train.config import RunConfig
 from gatelm.train.evaluate import evaluate
-from gatelm.train.loop import train
 from gatelm.train.parallel import World
 from gatelm.train.saving.checkpoint import CheckpointError
 from gatelm.train.saving.export import load_model
+from gatelm.train.trainer import train
 from gatelm.train.watching.metrics import read_metrics
 
 
