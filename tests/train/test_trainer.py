@@ -224,9 +224,9 @@ def test_divergence_is_an_outcome(tiny, tmp_path, monkeypatch):
 
 
 def test_a_folder_in_use_is_refused(tiny, tmp_path):
-    from gatelm.train.saving.folder import exclusive
+    from gatelm.io.locks import exclusive
 
-    with exclusive(tmp_path), pytest.raises(ConfigError, match="another process"):
+    with exclusive(tmp_path, "training"), pytest.raises(ConfigError, match="another process"):
         train(tiny(), tmp_path)
 
 

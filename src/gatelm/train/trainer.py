@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 
 from gatelm.data.source import Source, build_source
+from gatelm.io.locks import exclusive
 from gatelm.nn.count import count
 from gatelm.nn.model import Decoder
 from gatelm.optim.schedule import lr
@@ -18,7 +19,7 @@ from gatelm.train.evaluate import evaluate, health_metrics
 from gatelm.train.finish import finish
 from gatelm.train.parallel import World, world
 from gatelm.train.saving import checkpoint
-from gatelm.train.saving.folder import Resume, RunFolder, RunResult, exclusive
+from gatelm.train.saving.folder import Resume, RunFolder, RunResult
 from gatelm.train.saving.rng import preserved_rng, seed_all
 from gatelm.train.saving.state import TrainState
 from gatelm.train.setup import (
@@ -75,7 +76,7 @@ def train(
         source = build_source(cfg.data, cfg.seed, report=lambda _: report(preparing))
         state = new_state(cfg, source, processes)
         if processes.is_main:
-            stack.enter_context(exclusive(run_folder.path))
+            stack.enter_context(exclusive(run_folder.path, "training"))
         seed_all(cfg.seed, processes.rank)
         damage = restore(state, cfg.train.total_steps, run_folder, resume, processes)
         metrics = None
