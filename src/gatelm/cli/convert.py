@@ -82,6 +82,7 @@ def convert(
         return
     if target is None:
         raise ConfigError("convert: name the folder to write (or --plan to write nothing)")
+    from gatelm.cli.progress import say
     from gatelm.hf.convert.convert import ConvertOptions
     from gatelm.hf.convert.convert import convert as run
 
@@ -94,7 +95,7 @@ def convert(
         how=how,
         context_tokens=context,
     )
-    result = run(source, target, options, lambda text: typer.echo(f"{text} ...", err=True))
+    result = run(source, target, options, say)
     if as_json:
         typer.echo(json_module.dumps(result.as_dict(), indent=1))
         return

@@ -9,7 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from gatelm.data.config import CorpusConfig
-    from gatelm.data.prepare import Preparation, PrepareProgress
+    from gatelm.data.prepare import Preparation
 
 app = typer.Typer(help="Prepare corpora.", no_args_is_help=True)
 
@@ -45,11 +45,14 @@ def prepare(
 
     A recipe names the result with data.prepared. Preparing the same again finds it done.
     """
+    from rich.console import Console
+
+    from gatelm.cli.progress import Bars, preparing
     from gatelm.data.prepare import prepare as prepare_corpus
 
     cfg = _corpus_config(source, tokenizer, vocab_size, overrides or [])
-    with _Display(quiet=as_json) as display:
-        done = prepare_corpus(cfg, out, report=display.report)
+    with Bars(Console(stderr=True, quiet=as_json), counts="bytes") as bars:
+        done = prepare_corpus(cfg, out, report=preparing(bars))
     _print(done, as_json)
 
 
@@ -74,55 +77,6 @@ def _corpus_config(
             raise ConfigError(f"--set {override}: expected KEY=VALUE, e.g. text_field=body")
         set_path(tree, key.strip(), parse_value(text))
     return CorpusConfig.parse(tree)
-
-
-class _Display:
-    """A progress bar on stderr, one line a phase where that is no terminal."""
-
-    _NAMES = {  # noqa: RUF012
-        "waiting": "waiting for another process that prepares the same",
-        "tokenizer": "training the tokenizer",
-        "tokens": "writing tokens",
-    }
-
-    def __init__(self, quiet: bool) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
-        from rich.progress import TimeRemainingColumn as Remaining
-
-        self._console = Console(stderr=True, quiet=quiet)
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(),
-            Remaining(),
-            console=self._console,
-            disable=quiet or not self._console.is_terminal,
-            transient=True,
-        )
-        self._phase: str | None = None
-        self._task: Any = None
-
-    def __enter__(self) -> _Display:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._progress.stop()
-
-    def report(self, progress: PrepareProgress) -> None:
-        """Show one step of the preparation."""
-        if progress.phase != self._phase:
-            self._phase = progress.phase
-            name = self._NAMES[progress.phase]
-            if self._progress.disable:
-                self._console.print(name)
-            elif self._task is not None:
-                self._progress.remove_task(self._task)
-            self._task = self._progress.add_task(name, total=None)
-        self._progress.update(
-            self._task, completed=progress.num_bytes, total=progress.total_bytes or None
-        )
 
 
 def _print(done: Preparation, as_json: bool) -> None:

@@ -81,11 +81,11 @@ def extend(
     """
     from rich.console import Console
 
+    from gatelm.cli.progress import RunDisplay, say
     from gatelm.config import ConfigError
     from gatelm.hf.convert.extend import Training, extend_model
     from gatelm.longcontext.extend import ExtendRequest
     from gatelm.train.stop import StopSignals
-    from gatelm.train.watching.progress import ProgressDisplay
 
     for name, spelling in typed(context):
         if train_tokens is None and name in OF_TRAINING:
@@ -109,14 +109,11 @@ def extend(
             device=device,
         )
 
-    def say(text: str) -> None:
-        typer.echo(f"{text} ...", err=True)
-
     if training is None:
         result = extend_model(source, target, request, report=say)
     else:
         console = Console(stderr=True)
-        with ProgressDisplay(console, target.name) as display, StopSignals() as stop:
+        with RunDisplay(console, target.name) as display, StopSignals() as stop:
             result = extend_model(
                 source,
                 target,

@@ -94,7 +94,7 @@ def _training(config: Config, model: ModelConfig) -> dict[str, Any]:
 
 
 def _print(facts: dict[str, Any]) -> None:
-    from gatelm.train.watching.progress import duration
+    from gatelm.cli.progress import duration
 
     for name, value in facts["parameters"].items():
         typer.echo(f"{'parameters, ' + name:<32} {value:>18,}")

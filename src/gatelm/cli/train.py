@@ -46,10 +46,10 @@ def train(
 
     from rich.console import Console
 
+    from gatelm.cli.progress import RunDisplay
     from gatelm.cli.recipe import load_run
     from gatelm.train.stop import StopSignals
     from gatelm.train.trainer import train as train_run
-    from gatelm.train.watching.progress import ProgressDisplay
 
     cfg, _ = load_run(recipe, overrides or ())
     folder = out or Path("runs") / cfg.name
@@ -57,7 +57,7 @@ def train(
     console = Console(stderr=True, quiet=not is_main)
     was_there = (folder / "result.json").exists()
     try:
-        with ProgressDisplay(console, cfg.name) as display, StopSignals() as stop:
+        with RunDisplay(console, cfg.name) as display, StopSignals() as stop:
             result = train_run(
                 cfg, folder, resume=resume, report=display.report, should_stop=stop.requested
             )

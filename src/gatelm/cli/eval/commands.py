@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from gatelm.cli.bar import progress_bar
 from gatelm.cli.eval.by_position import (
     UNSTATED_TOKENS,
     one_sentence,
@@ -22,6 +21,7 @@ from gatelm.cli.eval.recall import table as recall_table
 from gatelm.cli.eval.retrieval import retrieval
 from gatelm.cli.eval.retrieval import table as retrieval_table
 from gatelm.cli.options import typed
+from gatelm.cli.progress import Bars
 
 if TYPE_CHECKING:
     from gatelm.analysis.probe.protocol import Probe
@@ -325,9 +325,9 @@ def _measure(probe: Probe, rows: TextRows, batch_size: int) -> dict[str, Any]:
     from gatelm.eval.perplexity import perplexity
 
     total = len(rows.rows)
-    with progress_bar() as report, one_sentence(probe.name):
+    with Bars() as bars, one_sentence(probe.name):
         found = perplexity(
-            probe, rows, batch_size=batch_size, report=lambda done: report("rows", done, total)
+            probe, rows, batch_size=batch_size, report=lambda done: bars.show("rows", done, total)
         )
     return found.to_json()
 
