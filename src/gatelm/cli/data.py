@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gatelm.cli.options import JsonResult, settings
+from gatelm.cli.output import print_json
+
 if TYPE_CHECKING:
     from gatelm.data.config import CorpusConfig
     from gatelm.data.prepare import Preparation
@@ -39,7 +42,7 @@ def prepare(
             help="Another setting, such as text_field=body. Repeatable.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: JsonResult = False,
 ) -> None:
     """Tokenise text, jsonl, parquet or a folder of files into memory-mapped shards.
 
@@ -59,8 +62,7 @@ def prepare(
 def _corpus_config(
     source: str, tokenizer: str, vocab_size: int, overrides: list[str]
 ) -> CorpusConfig:
-    from gatelm.config import ConfigError
-    from gatelm.config.load import parse_value, set_path
+    from gatelm.config.load import set_path
     from gatelm.data.config import CorpusConfig
 
     kinds: dict[str, dict[str, Any]] = {
@@ -71,11 +73,8 @@ def _corpus_config(
         "source": source,
         "tokenizer": kinds.get(tokenizer, {"kind": "file", "path": tokenizer}),
     }
-    for override in overrides:
-        key, separator, text = override.partition("=")
-        if not separator or not key.strip():
-            raise ConfigError(f"--set {override}: expected KEY=VALUE, e.g. text_field=body")
-        set_path(tree, key.strip(), parse_value(text))
+    for key, value in settings(overrides, ", e.g. text_field=body").items():
+        set_path(tree, key, value)
     return CorpusConfig.parse(tree)
 
 
@@ -83,8 +82,6 @@ def _print(done: Preparation, as_json: bool) -> None:
     manifest = done.manifest
     splits = {"train": manifest.train, "validation": manifest.validation}
     if as_json:
-        import json
-
         facts = {
             "folder": str(done.folder),
             "status": done.status,
@@ -97,7 +94,7 @@ def _print(done: Preparation, as_json: bool) -> None:
                 "num_tokens": split.num_tokens,
                 "text_bytes": split.text_bytes,
             }
-        typer.echo(json.dumps(facts))
+        print_json(facts, indent=None)
         return
     typer.echo(f"{done.folder} ({'written' if done.status == 'written' else 'found, up to date'})")
     for name, split in splits.items():
