@@ -6,6 +6,7 @@ import logging
 import os
 
 import torch
+from torch import nn
 
 from gatelm.config import ConfigError
 from gatelm.data.source import Source
@@ -58,12 +59,19 @@ def new_state(cfg: RunConfig, source: Source, processes: World) -> TrainState:
     )
     model.to(processes.device)
     check_backward(cfg.model.layers(), processes.device.type)
+    return state_of(model, cfg, source.fingerprint, cfg.content_hash())
+
+
+def state_of(
+    model: nn.Module, cfg: RunConfig, data_fingerprint: str = "", config_hash: str = ""
+) -> TrainState:
+    """A model that is about to be trained: with a new optimiser, at step 0."""
     spikes = cfg.train.spike_window_steps, cfg.train.spike_threshold_std
     return TrainState(
         model,
         build_optimizer(model, cfg.optim),
-        source.fingerprint,
-        cfg.content_hash(),
+        data_fingerprint,
+        config_hash,
         loss_spikes=SpikeMonitor(*spikes),
         grad_spikes=SpikeMonitor(*spikes),
     )
