@@ -22,7 +22,8 @@ class YamlError(ValueError):
 class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader with the scalars of YAML 1.2, and limits."""
 
-    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}
+    # pyright takes PyYAML's class attribute for one of instances
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}  # pyright: ignore
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
