@@ -19,7 +19,7 @@ from gatelm.nn.check import check_layer, memories
 from gatelm.nn.encoder import Encoder, EncoderConfig, check_memory
 from gatelm.nn.ffn.routing import Routing
 from gatelm.nn.forward_state import Context
-from gatelm.nn.norm import Norm, NormConfig
+from gatelm.nn.norm import NormConfig
 from gatelm.nn.shapes import Bool, Float, Int, Tensor
 
 
@@ -134,7 +134,7 @@ class Decoder(nn.Module):
         )
         self.encoder = Encoder(cfg.encoder) if cfg.encoder else None
         self.memory = cfg.memory
-        self.final_norm = Norm(cfg.final_norm, cfg.hidden_dim)
+        self.final_norm = cfg.final_norm.build(cfg.hidden_dim)
         self.head = (
             nn.Linear(cfg.hidden_dim, cfg.vocab_size, bias=False) if cfg.head == "untied" else None
         )

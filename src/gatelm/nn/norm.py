@@ -33,13 +33,17 @@ class NormConfig(Config):
     """vector: a learned factor per channel before the norm, 1 at the start (PreAffine, arXiv
     2601.22966): large channels need no weight elsewhere to move the norm."""
 
+    def build(self, dim: int) -> Norm:
+        """The norm over `dim` channels."""
+        return Norm(self, dim)
+
     def num_weights(self, dim: int) -> int:
         """Parameters of the norm over `dim` channels, those of its gate among them."""
         vectors = (self.weight != "none") + (self.pre_affine == "vector")
         return vectors * dim + self.matrix_entries(dim)
 
     def matrix_entries(self, dim: int) -> int:
-        """Those of them that cost two FLOPs a token."""
+        """Entries of the gate's matrices, which cost two FLOPs a token each."""
         return 0 if self.gate is None else 2 * dim * self.gate.rank
 
 
@@ -62,6 +66,7 @@ class Norm(nn.Module):
             self.weight.fill_(0.0 if self.cfg.weight == "zero_centred" else 1.0)
 
     def forward(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
+        """The normed x."""
         y = self._norm(x) if self.pre is None else self._norm(to_float32(x) * self.pre).to(x.dtype)
         return y if self.gate is None else self.gate(y)
 
@@ -87,6 +92,7 @@ class NormGate(nn.Module):
         self.up = nn.Linear(cfg.rank, dim, bias=False)
 
     def forward(self, y: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
+        """y times its scores."""
         return y * self.up(F.silu(self.down(y))).sigmoid()
 
 
