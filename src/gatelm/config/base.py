@@ -127,18 +127,12 @@ def by_kind(default: str) -> Discriminator:
     return Discriminator(kind)
 
 
-def added_later(default: Any, **kwargs: Any) -> Any:
-    """A field whose default is what was computed before it existed, so older hashes still hold."""
-    return Field(default=default, json_schema_extra={"identity": "if_set"}, **kwargs)
-
-
 def _identity(value: Any) -> Any:
     if isinstance(value, Config):
         out = {}
         for name, field in type(value).model_fields.items():
             extra = field.json_schema_extra
-            kind = extra.get("identity") if isinstance(extra, dict) else None
-            if kind is False or (kind == "if_set" and getattr(value, name) == field.default):
+            if isinstance(extra, dict) and extra.get("identity") is False:
                 continue
             out[name] = _identity(getattr(value, name))
         return out

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from torch import nn
 from torch.nn import functional as F
 
-from gatelm.config import Config, ConfigError, added_later
+from gatelm.config import Config, ConfigError
 from gatelm.config.load import set_path
 from gatelm.nn.attention.cross import Memory, MemoryConfig, begin_memory
 from gatelm.nn.attention.masks import AttentionMask, positions_in_documents
@@ -84,7 +84,7 @@ class ModelConfig(Config):
     head: Literal["tied", "untied"] = "tied"
     final_norm: NormConfig = NormConfig()
     init: InitConfig = InitConfig()
-    encoder: EncoderConfig | None = added_later(None)
+    encoder: EncoderConfig | None = None
     """Of the second sequence that layers with `mixer.memory` read; None: it is given as states."""
 
     @model_validator(mode="after")

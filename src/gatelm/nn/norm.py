@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import nn
 from torch.nn import functional as F
 
-from gatelm.config import Config, added_later
+from gatelm.config import Config
 from gatelm.nn.precision import to_float32
 from gatelm.nn.shapes import Float, Tensor
 
@@ -27,9 +27,9 @@ class NormConfig(Config):
     eps: float = 1e-6
     weight: Literal["plain", "zero_centred", "none"] = "plain"
     """plain: y*w, w starts at 1. zero_centred: y*(1+w), w starts at 0. none: no weight."""
-    gate: NormGateConfig | None = added_later(None)
+    gate: NormGateConfig | None = None
     """A low-rank gate on the norm's output, read from it."""
-    pre_affine: Literal["none", "vector"] = added_later("none")
+    pre_affine: Literal["none", "vector"] = "none"
     """vector: a learned factor per channel before the norm, 1 at the start (PreAffine, arXiv
     2601.22966): large channels need no weight elsewhere to move the norm."""
 

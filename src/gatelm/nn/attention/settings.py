@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from gatelm.config import added_later, choice
+from gatelm.config import choice
 from gatelm.nn.attention.backends import BACKENDS
 from gatelm.nn.attention.cross import MemoryConfig
 from gatelm.nn.attention.pattern import BlockSparseConfig, Direction, Pattern
@@ -38,19 +38,19 @@ class AttentionSettings(MixerSettings):
     qk_norm: NormConfig | None = None
     """A norm over each query's and key's head_dim channels, before RoPE."""
     rope: RopeConfig | None = RopeConfig()
-    position_bias: AlibiConfig | None = added_later(None)
+    position_bias: AlibiConfig | None = None
     """What is added to the scores for distance; in place of `rope`, which is then null."""
-    projection: LatentConfig | None = added_later(None)
+    projection: LatentConfig | None = None
     """Keys and values through a small latent; None: a matrix each for queries, keys and values."""
     window_tokens: int | None = Field(default=None, ge=1)
     """A query sees this many keys, itself included; None sees all before it."""
-    first_tokens: int = added_later(0, ge=0)
+    first_tokens: int = Field(default=0, ge=0)
     """Of a layer with a window: so many keys at the start of the document are seen past it."""
-    sparsity: BlockSparseConfig | None = added_later(None)
+    sparsity: BlockSparseConfig | None = None
     """Only some blocks of keys are seen; None: all keys in reach."""
-    direction: Direction = added_later("causal")
+    direction: Direction = "causal"
     """full: keys after the query are seen too; of encoders only."""
-    memory: MemoryConfig | None = added_later(None)
+    memory: MemoryConfig | None = None
     """Cross attention: keys and values of a second sequence; None: of the text itself."""
     bias: Literal["none", "qkv", "all"] = "none"
     scale: float | None = None
