@@ -3,9 +3,8 @@ import torch
 from torch import nn
 
 from gatelm.config import ConfigError
-from gatelm.optim.build import build_optimizer, frozen, set_lr
 from gatelm.optim.config import OptimConfig
-from gatelm.optim.groups import parameter_groups
+from gatelm.optim.groups import frozen, set_lr
 
 
 class TinyGate(nn.Module):
@@ -26,7 +25,7 @@ class Tiny(nn.Module):
 
 
 def named(cfg_tree=None):
-    groups = parameter_groups(Tiny().named_parameters(), OptimConfig.parse(cfg_tree or {}))
+    groups = OptimConfig.parse(cfg_tree or {}).parameter_groups(Tiny().named_parameters())
     return {g.name: g for g in groups}
 
 
@@ -73,7 +72,7 @@ def test_an_unmatched_parameter_is_an_error_that_names_it():
 
 def test_the_optimiser_gets_every_groups_own_rate_and_decay():
     cfg = OptimConfig.parse({"lr": 1e-2, "groups": {"gates": {"lr_scale": 0.5}}})
-    optimizer = build_optimizer(Tiny(), cfg)
+    optimizer = cfg.build(Tiny())
     set_lr(optimizer, 4e-3)
     rates = {g["name"]: (g["lr"], g["weight_decay"]) for g in optimizer.param_groups}
     assert rates["gates"] == (2e-3, 0.1)
@@ -83,7 +82,7 @@ def test_the_optimiser_gets_every_groups_own_rate_and_decay():
 def test_one_update_matches_adamw_by_hand():
     model = Tiny()
     cfg = OptimConfig.parse({"lr": 1e-2, "weight_decay": 0.3, "betas": [0.8, 0.9], "eps": 1e-6})
-    optimizer = build_optimizer(model, cfg)
+    optimizer = cfg.build(model)
     before = {n: p.detach().clone() for n, p in model.named_parameters()}
     torch.manual_seed(0)
     for p in model.parameters():
@@ -100,7 +99,7 @@ def test_one_update_matches_adamw_by_hand():
 def test_frozen_parameters_are_left_out():
     model = Tiny()
     model.embedding.weight.requires_grad_(False)
-    names = [g["name"] for g in build_optimizer(model, OptimConfig()).param_groups]
+    names = [g["name"] for g in OptimConfig().build(model).param_groups]
     assert "embeddings" not in names
 
 
@@ -112,7 +111,7 @@ def test_groups_that_wait_need_no_gradient_and_get_the_first_update_of_adamw():
     tree["groups"] = {**tree["groups"], "gates": {"warmup_steps": 2}}
     model, plain = Tiny(), Tiny()
     plain.load_state_dict(model.state_dict())
-    optimizer = build_optimizer(model, OptimConfig.parse(tree))
+    optimizer = OptimConfig.parse(tree).build(model)
     waiting = {"norm.weight", "norm.bias", "embedding.weight", "attn.q.weight"}
     with frozen(optimizer, 3):
         assert {n for n, p in model.named_parameters() if not p.requires_grad} == waiting
@@ -142,4 +141,4 @@ def test_some_group_must_train_from_the_beginning():
     tree = {"groups": {**LATER["groups"], "gates": {"train_from_step": 9}, "gate_biases": None}}
     tree["groups"]["vectors"]["pattern"] = ".*"
     with pytest.raises(ConfigError, match="no group of this model trains before step 4"):
-        build_optimizer(Tiny(), OptimConfig.parse(tree))
+        OptimConfig.parse(tree).build(Tiny())

@@ -5,7 +5,7 @@ import pytest
 
 from gatelm.config import ConfigError
 from gatelm.optim.config import OptimConfig
-from gatelm.optim.schedule import lr, lr_factor, ramp
+from gatelm.optim.schedule import lr_factor, ramp
 
 
 def factors(tree, total_steps):
@@ -63,7 +63,7 @@ def test_the_rate_stays_at_its_floor_past_the_horizon(kind):
 
 def test_lr_scales_the_factor_by_the_peak():
     cfg = OptimConfig.parse({"lr": 4e-3, "schedule": {"kind": "linear"}})
-    assert lr(cfg, 50, 100) == pytest.approx(2e-3)
+    assert cfg.lr_at(50, 100) == pytest.approx(2e-3)
 
 
 def test_an_unknown_schedule_key_names_the_nearest():

@@ -21,7 +21,6 @@ import pytest
 import torch
 
 from gatelm.data.source import build_source
-from gatelm.optim.schedule import lr
 from gatelm.train.config import RunConfig
 from gatelm.train.parallel import World
 from gatelm.train.setup import new_state
@@ -87,7 +86,7 @@ def losses(cfg):
             outcome = train_step(
                 state,
                 source.batch(step, batch_size=cfg.train.batch_size),
-                lr=lr(cfg.optim, step, STEPS),
+                lr=cfg.optim.lr_at(step, STEPS),
                 grad_clip=cfg.optim.grad_clip,
                 cfg=cfg.train,
                 world=alone,

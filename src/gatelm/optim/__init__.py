@@ -1,4 +1,4 @@
 """Optimisers, parameter groups and learning-rate schedules, as configs.
 
-`build.py` makes the optimiser that a config describes.
+An optimiser is a class in `config.py` that builds what it describes.
 """

@@ -1,120 +1,26 @@
-"""What the optimiser does, as data: AdamW, its parameter groups and its learning-rate schedule."""
+"""Optimisers as configs that build what they describe."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, Self
 
+import torch
 from pydantic import Field, field_validator, model_validator
+from torch import nn
 
-from gatelm.config import Config, nearest
-
-
-class ConstantSchedule(Config):
-    """The peak rate at every step after the warm-up."""
-
-    kind: Literal["constant"] = "constant"
-    warmup_steps: int = Field(default=0, ge=0)
-    """Steps over which the rate rises linearly to its peak."""
+from gatelm.config import Config, ConfigError, nearest
+from gatelm.optim.groups import DEFAULT_GROUPS, GroupConfig, ParameterGroup, parameter_groups
+from gatelm.optim.schedule import ConstantSchedule, ScheduleConfig, lr_factor
 
 
-class LinearSchedule(Config):
-    """A straight line from the peak to `min_lr_ratio` times the peak."""
+class OptimizerConfig(Config):
+    """What all optimisers share: explicit parameter groups, a schedule, a limit on gradients."""
 
-    kind: Literal["linear"] = "linear"
-    warmup_steps: int = Field(default=0, ge=0)
-    """Steps over which the rate rises linearly to its peak."""
-    min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
-    """The rate at `total_steps`, as a fraction of the peak."""
-
-
-class CosineSchedule(Config):
-    """Half a cosine from the peak to `min_lr_ratio` times the peak."""
-
-    kind: Literal["cosine"] = "cosine"
-    warmup_steps: int = Field(default=0, ge=0)
-    """Steps over which the rate rises linearly to its peak."""
-    min_lr_ratio: float = Field(default=0.1, ge=0, le=1)
-    """The rate at `total_steps`, as a fraction of the peak."""
-
-
-class WSDSchedule(Config):
-    """Warm-up, stable, decay: the peak rate until the last `decay_fraction` of the steps."""
-
-    kind: Literal["wsd"] = "wsd"
-    warmup_steps: int = Field(default=0, ge=0)
-    """Steps over which the rate rises linearly to its peak."""
-    decay_fraction: float = Field(default=0.2, gt=0, le=1)
-    """The part of `total_steps`, at its end, over which the rate falls."""
-    decay_shape: Literal["linear", "sqrt", "cosine"] = "linear"
-    """How it falls: a line, 1 - sqrt(progress), or half a cosine."""
-    min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
-    """The rate at `total_steps`, as a fraction of the peak."""
-
-
-ScheduleConfig = Annotated[
-    ConstantSchedule | LinearSchedule | CosineSchedule | WSDSchedule, Field(discriminator="kind")
-]
-
-
-class GroupConfig(Config):
-    """Parameters that share a learning-rate scale and a weight decay."""
-
-    pattern: str = ".*"
-    """Regular expression searched for in the parameter's full name."""
-    shape: Literal["any", "vector", "matrix"] = "any"
-    """Which parameters the pattern may take: all, at most one dimension, at least two."""
-    lr_scale: float = Field(default=1.0, ge=0)
-    """Factor on the learning rate."""
-    weight_decay: float | None = Field(default=None, ge=0)
-    """Weight decay of this group; null takes `optim.weight_decay`."""
-    train_from_step: int = Field(default=0, ge=0)
-    """The group stays as it starts until so many steps are finished."""
-    warmup_steps: int = Field(default=0, ge=0)
-    """Steps over which the group's rate rises linearly from there, on top of the schedule."""
-    when_empty: Literal["error", "skip"] = "error"
-    """A pattern that takes no parameter is a mistake, unless the group says `skip`."""
-
-    @field_validator("pattern")
-    @classmethod
-    def _is_a_regular_expression(cls, pattern: str) -> str:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise ValueError(f"{pattern!r} is not a regular expression: {error}") from None
-        return pattern
-
-
-DEFAULT_GROUPS: dict[str, dict[str, Any]] = {
-    "gates": {"pattern": r"(^|\.)gates\..*\.proj\.", "when_empty": "skip"},
-    "gate_biases": {
-        "pattern": r"(^|\.)gates\..*\.bias$",
-        "weight_decay": 0.0,
-        "when_empty": "skip",
-    },
-    "vectors": {"shape": "vector", "weight_decay": 0.0, "when_empty": "skip"},
-    "embeddings": {
-        "pattern": r"embed|(^|\.)positions\.",
-        "weight_decay": 0.0,
-        "when_empty": "skip",
-    },
-    "matrices": {"when_empty": "skip"},
-}
-"""Gate projections; gate biases; norms and other 1-D parameters; embeddings; all other matrices."""
-
-
-class OptimConfig(Config):
-    """AdamW (arXiv 1711.05101) with explicit parameter groups."""
-
-    name: Literal["adamw"] = "adamw"
     lr: float = Field(default=1e-3, gt=0)
     """Peak learning rate."""
-    betas: tuple[float, float] = (0.9, 0.95)
-    """Decay rates of the two moments, each in [0, 1)."""
-    eps: float = Field(default=1e-8, gt=0)
     weight_decay: float = Field(default=0.1, ge=0)
-    """Decoupled weight decay of every group that names none."""
+    """Weight decay of every group that names none."""
     grad_clip: float | None = Field(default=1.0, gt=0)
     """Largest global gradient norm; null does not clip."""
     schedule: ScheduleConfig = ConstantSchedule()
@@ -146,13 +52,6 @@ class OptimConfig(Config):
         order = tuple(data.get("group_order") or ()) or tuple(groups)
         return {**data, "groups": groups, "group_order": order}
 
-    @field_validator("betas")
-    @classmethod
-    def _betas_in_range(cls, betas: tuple[float, float]) -> tuple[float, float]:
-        if not all(0 <= beta < 1 for beta in betas):
-            raise ValueError(f"each of betas must be at least 0 and below 1, got {list(betas)}")
-        return betas
-
     @model_validator(mode="after")
     def _order_names_every_group_once(self) -> Self:
         for name in self.group_order:
@@ -165,6 +64,98 @@ class OptimConfig(Config):
                 "group_order must name every group once: " + ", ".join(sorted(self.groups))
             )
         return self
+
+    def lr_at(self, step: int, total_steps: int) -> float:
+        """The learning rate of the update after `step` finished ones, in a run of `total_steps`.
+
+        `total_steps` is the schedule's horizon, not the step where the run stops: a run stopped
+        early and continued later sees the same rates. Past the horizon the rate stays at its last
+        value.
+        """
+        return self.lr * lr_factor(self.schedule, step, total_steps)
+
+    def parameter_groups(
+        self, named_parameters: Iterable[tuple[str, nn.Parameter]]
+    ) -> list[ParameterGroup]:
+        """See `groups.parameter_groups`."""
+        return parameter_groups(named_parameters, self.groups, self.group_order, self.weight_decay)
+
+    def build(self, model: nn.Module) -> torch.optim.Optimizer:
+        """The torch optimiser of the model's trainable parameters.
+
+        Each torch group carries `name`, `lr_scale`, `train_from_step` and `warmup_steps`.
+
+        Raises:
+            ConfigError: when the groups do not fit the model (see `parameter_groups`), or none of
+                them trains at first.
+        """
+        groups = [
+            {
+                "params": list(group.parameters),
+                "name": group.name,
+                "lr": self.lr * group.lr_scale,
+                "lr_scale": group.lr_scale,
+                "weight_decay": group.weight_decay,
+                "train_from_step": group.train_from_step,
+                "warmup_steps": group.warmup_steps,
+            }
+            for group in self.parameter_groups(
+                (n, p) for n, p in model.named_parameters() if p.requires_grad
+            )
+        ]
+        begins = {str(group["name"]): int(group["train_from_step"]) for group in groups}
+        if min(begins.values(), default=0) > 0:
+            raise ConfigError(
+                f"optim.groups: no group of this model trains before step {min(begins.values())} "
+                f"({', '.join(begins)}); set train_from_step to 0 for one of them"
+            )
+        optimizer = self.make(groups)
+        if any(begins.values()):  # so that every checkpoint has the state of all parameters
+            for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+                optimizer.state[parameter] = self.first_state(parameter)
+        return optimizer
+
+    def make(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        """The torch optimiser of these groups, each with its `lr` and `weight_decay`."""
+        raise NotImplementedError
+
+    def first_state(self, parameter: nn.Parameter) -> dict[str, torch.Tensor]:
+        """The state that the torch optimiser would make at the first update of a parameter."""
+        raise NotImplementedError
+
+
+class AdamWConfig(OptimizerConfig):
+    """AdamW (arXiv 1711.05101), whose weight decay is decoupled from the gradient."""
+
+    name: Literal["adamw"] = "adamw"
+    betas: tuple[float, float] = (0.9, 0.95)
+    """Decay rates of the two moments, each in [0, 1)."""
+    eps: float = Field(default=1e-8, gt=0)
+    """Added to the square root of the second moment, by which the first one is divided."""
+
+    @field_validator("betas")
+    @classmethod
+    def _betas_in_range(cls, betas: tuple[float, float]) -> tuple[float, float]:
+        if not all(0 <= beta < 1 for beta in betas):
+            raise ValueError(f"each of betas must be at least 0 and below 1, got {list(betas)}")
+        return betas
+
+    def make(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        """torch's AdamW of these groups."""
+        return torch.optim.AdamW(groups, lr=self.lr, betas=self.betas, eps=self.eps, fused=True)
+
+    def first_state(self, parameter: nn.Parameter) -> dict[str, torch.Tensor]:
+        """A step count and both moments, all zero."""
+        moments = (
+            torch.zeros_like(parameter, memory_format=torch.preserve_format) for _ in range(2)
+        )
+        step = torch.zeros((), dtype=torch.float32, device=parameter.device)
+        return {"step": step, **dict(zip(("exp_avg", "exp_avg_sq"), moments, strict=True))}
+
+
+OptimConfig = AdamWConfig
+"""The config of any optimiser. Another one is a class with `make` and `first_state` and its own
+`name`, and an entry here, which makes this a union."""
 
 
 def _laid_on(default: dict[str, Any], given: Any) -> Any:

@@ -11,7 +11,6 @@ from torch import nn
 from gatelm.config import ConfigError
 from gatelm.data.source import Source
 from gatelm.nn.check import check_backward
-from gatelm.optim.build import build_optimizer
 from gatelm.train.config import RunConfig, TrainConfig
 from gatelm.train.parallel import World
 from gatelm.train.precision import resolved
@@ -69,7 +68,7 @@ def state_of(
     spikes = cfg.train.spike_window_steps, cfg.train.spike_threshold_std
     return TrainState(
         model,
-        build_optimizer(model, cfg.optim),
+        cfg.optim.build(model),
         data_fingerprint,
         config_hash,
         loss_spikes=SpikeMonitor(*spikes),

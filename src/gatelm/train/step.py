@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from gatelm.data.batch import IGNORE, Batch
 from gatelm.nn.ffn.routing import Routing
-from gatelm.optim.build import frozen, set_lr
+from gatelm.optim.groups import frozen, set_lr
 from gatelm.train.config import TrainConfig
 from gatelm.train.loss import LanguageModel, sum_loss
 from gatelm.train.parallel import World

@@ -13,7 +13,6 @@ from gatelm.data.source import Source, build_source
 from gatelm.io.locks import exclusive
 from gatelm.nn.count import count
 from gatelm.nn.model import Decoder
-from gatelm.optim.schedule import lr
 from gatelm.train.config import RunConfig
 from gatelm.train.evaluate import evaluate, health_metrics
 from gatelm.train.finish import finish
@@ -142,7 +141,7 @@ class Trainer:
                 rank=self.world.rank,
                 world_size=self.world.size,
             )
-            rate = lr(optim, state.step, cfg.total_steps)
+            rate = optim.lr_at(state.step, cfg.total_steps)
             outcome = train_step(
                 state, batch, lr=rate, grad_clip=optim.grad_clip, cfg=cfg, world=self.world
             )
