@@ -61,7 +61,7 @@ def test_decoding_through_a_window_equals_the_whole_forward(window, first, sizes
     got, cache = in_chunks(model, ids, sizes)
     torch.testing.assert_close(got, model(ids), atol=1e-10, rtol=1e-10)
     kept = min(14, window - 1) + (first if window - 1 < 14 else 0)
-    assert {ring.k.shape[1] for ring in cache.rings.values()} == {kept}
+    assert {ring.k.shape[1] for ring in cache.windows.values()} == {kept}
     assert not cache.buffers
 
 
@@ -71,7 +71,7 @@ def test_the_cache_does_not_grow_with_the_text(first):
     cache, held = KVCache(), []
     for start in range(0, 60, 5):
         model(tokens(1, 60)[:, start : start + 5], cache=cache)
-        held.append(sum(r.k.untyped_storage().nbytes() for r in cache.rings.values()))
+        held.append(sum(r.k.untyped_storage().nbytes() for r in cache.windows.values()))
     assert len(set(held)) == 1
 
 
@@ -104,5 +104,5 @@ def test_local_and_global_layers_share_a_cache():
     ids = tokens(2, 11)
     got, cache = in_chunks(model, ids, [4, 1, 5, 1])
     torch.testing.assert_close(got, model(ids), atol=1e-10, rtol=1e-10)
-    assert sorted(cache.rings) == [0, 1]
+    assert sorted(cache.windows) == [0, 1]
     assert sorted(cache.buffers) == [2]

@@ -66,11 +66,12 @@ class SlidingWindowCache:
 
     @property
     def num_first(self) -> int:
+        """Number of tokens kept from the start of the document."""
         return 0 if self.first_index is None else self.first_index.shape[1]
 
 
-def extend_ring(
-    ring: SlidingWindowCache | None,
+def extend_window(
+    kept: SlidingWindowCache | None,
     k: Float[Tensor, "B T K H"],
     v: Float[Tensor, "B T K V"],
     mask: AttentionMask,
@@ -79,13 +80,13 @@ def extend_ring(
     """Keys and values in reach of this call's queries, their mask, and what is kept after it."""
     assert pattern.window_tokens is not None
     index: Tensor | None = None
-    if ring is not None:
-        k, v = torch.cat((ring.k, k), dim=1), torch.cat((ring.v, v), dim=1)
-        recent = k.shape[1] - ring.num_first
-        if ring.first_index is None:
+    if kept is not None:
+        k, v = torch.cat((kept.k, k), dim=1), torch.cat((kept.v, v), dim=1)
+        recent = k.shape[1] - kept.num_first
+        if kept.first_index is None:
             mask = mask.last(recent)
         else:
-            index = _with_recent(ring.first_index, mask, recent)
+            index = _with_recent(kept.first_index, mask, recent)
             mask = mask.at((pattern.window_tokens, pattern.first_tokens), index)
     keep = min(mask.num_tokens, pattern.window_tokens - 1)
     recent_k, recent_v = (t[:, t.shape[1] - keep :] for t in (k, v))
@@ -110,7 +111,7 @@ def _with_recent(first: Int[Tensor, "b n"], mask: AttentionMask, recent: int) ->
 
 def _evicted_first(mask: AttentionMask, pattern: Pattern, keep: int) -> Int[Tensor, "b n"]:
     """Row indices of the first tokens of each row's last document; -1 for those still in reach."""
-    begins = mask.num_tokens - 1 - mask.places[:, -1:]
+    begins = mask.num_tokens - 1 - mask.positions[:, -1:]
     first = begins + torch.arange(pattern.first_tokens, device=begins.device)
     return torch.where(first < mask.num_tokens - keep, first, -1)
 
@@ -121,7 +122,7 @@ def _take(t: Float[Tensor, "B L K H"], at: Int[Tensor, "b n"]) -> Float[Tensor, 
 
 
 class KVCache:
-    """Keys and values of all layers so far, and the document ids of their tokens.
+    """Keys, values and states of all layers so far, and the document ids of their tokens.
 
     Gates at `k`, `k_rot` and `v` are stored applied; a gate at `sdpa` needs no state.
     """
@@ -131,13 +132,13 @@ class KVCache:
         self.capacity_tokens = capacity_tokens
         self.buffers: dict[int, tuple[Buffer, Buffer]] = {}
         """Keys and values of the layers that keep all of them."""
-        self.rings: dict[int, SlidingWindowCache] = {}
-        """Those of layers with a window."""
-        self.memories: dict[int, tuple[Tensor, Tensor]] = {}
-        """Keys and values of a second sequence, by the layers that read it."""
-        self.memory_valid: Bool[Tensor, "B M"] | None = None
+        self.windows: dict[int, SlidingWindowCache] = {}
+        """Keys and values of the layers with a window."""
+        self.cross: dict[int, tuple[Tensor, Tensor]] = {}
+        """Keys and values of the second sequence, for the layers that read it."""
+        self.cross_valid: Bool[Tensor, "B M"] | None = None
         self.states: dict[int, tuple[Tensor, ...]] = {}
-        """What a recurrent layer carries on, rows first; keys and values are not among it."""
+        """The states of recurrent layers, rows first."""
         self.documents: Int[Tensor, "B S"] | None = None
         self.num_tokens = 0
 
@@ -172,12 +173,13 @@ class KVCache:
     ) -> tuple[Float[Tensor, "B S K H"], Float[Tensor, "B S K V"], AttentionMask]:
         """Add one layer's new keys and values; returns all that are kept, and the mask of these.
 
-        Of a layer with a window nothing is kept that no later query can see.
+        A layer with a window keeps nothing that no later query can see.
         """
-        if pattern.keys == "memory":
-            return *self.memories.setdefault(layer, (k, v)), mask
+        if pattern.keys == "cross":
+            return *self.cross.setdefault(layer, (k, v)), mask
         if pattern.window_tokens is not None:
-            k, v, mask, self.rings[layer] = extend_ring(self.rings.get(layer), k, v, mask, pattern)
+            kept = self.windows.get(layer)
+            k, v, mask, self.windows[layer] = extend_window(kept, k, v, mask, pattern)
             return k, v, mask
         if layer not in self.buffers:
             self.buffers[layer] = Buffer(self.capacity_tokens), Buffer(self.capacity_tokens)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from gatelm.config import ConfigError
 from gatelm.nn.attention.backends import BACKENDS
 from gatelm.nn.attention.config import AttentionConfig
-from gatelm.nn.attention.cross import MemoryConfig
+from gatelm.nn.attention.cross import CrossConfig
 from gatelm.nn.block import LayerConfig
 from gatelm.nn.ffn.config import NoFFNConfig
 from gatelm.nn.gates.gate import GateConfig, SiteShape
@@ -34,8 +34,8 @@ def check_backward(layers: Iterable[LayerConfig], device_type: str) -> None:
             )
 
 
-def memories(layers: Iterable[LayerConfig]) -> Iterator[MemoryConfig]:
-    """Those of the layers that read a second sequence."""
+def cross_configs(layers: Iterable[LayerConfig]) -> Iterator[CrossConfig]:
+    """The configs of the layers that read a second sequence."""
     for layer in layers:
         if isinstance(layer.mixer, AttentionConfig) and layer.mixer.memory is not None:
             yield layer.mixer.memory

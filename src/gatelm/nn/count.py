@@ -84,7 +84,7 @@ def flops_per_token(cfg: ModelConfig, seq_len: int, *, training: bool = True) ->
 
     Attention counts the whole T x T square, as kernels' counters do: no discount for causality or
     windows. Norms (but for their gates' matrices), activations, the gate's own product and what is
-    done once a row (an encoder, keys and values of a memory) are not counted.
+    done once a row (an encoder, keys and values of a second sequence) are not counted.
     """
     dim = cfg.hidden_dim
     forward = 2 * _vocab(cfg) * dim + 2 * cfg.final_norm.matrix_entries(dim)

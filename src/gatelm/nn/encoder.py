@@ -11,10 +11,10 @@ from torch import nn
 
 from gatelm.config import Config, ConfigError
 from gatelm.nn.attention.config import AttentionConfig
-from gatelm.nn.attention.cross import MemoryConfig
+from gatelm.nn.attention.cross import CrossConfig
 from gatelm.nn.attention.masks import PADDING, AttentionMask
 from gatelm.nn.block import Block, LayerConfig
-from gatelm.nn.check import check_layer, memories
+from gatelm.nn.check import check_layer, cross_configs
 from gatelm.nn.forward_state import Context
 from gatelm.nn.norm import NormConfig
 from gatelm.nn.shapes import Bool, Float, Int, Tensor
@@ -105,7 +105,7 @@ class Encoder(nn.Module):
         return self.final_norm(x)
 
 
-def check_memory(layers: Sequence[LayerConfig], encoder: EncoderConfig | None) -> None:
+def check_cross(layers: Sequence[LayerConfig], encoder: EncoderConfig | None) -> None:
     """Raises ConfigError for decoder layers and an encoder that do not fit each other."""
     for index, layer in enumerate(layers):
         if isinstance(layer.mixer, AttentionConfig) and layer.mixer.direction == "full":
@@ -113,14 +113,14 @@ def check_memory(layers: Sequence[LayerConfig], encoder: EncoderConfig | None) -
                 f"layer {index}: mixer.direction: full shows a decoder the tokens that it is to "
                 "predict; use causal"
             )
-    found = list(memories(layers))
-    if any(memory != found[0] for memory in found):
+    found = list(cross_configs(layers))
+    if any(cross != found[0] for cross in found):
         raise ConfigError("mixer.memory: the layers that read a second sequence describe two")
     if encoder is None:
         return
     if not found:
         raise ConfigError("encoder: no layer reads it; set mixer.memory in one, or leave it out")
-    made = MemoryConfig(hidden_dim=encoder.hidden_dim, max_tokens=encoder.max_tokens)
+    made = CrossConfig(hidden_dim=encoder.hidden_dim, max_tokens=encoder.max_tokens)
     if found[0] != made:
         raise ConfigError(
             f"mixer.memory: the encoder's states are hidden_dim {made.hidden_dim} and max_tokens "

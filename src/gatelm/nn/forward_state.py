@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from gatelm.nn.attention.cross import Memory
+from gatelm.nn.attention.cross import EncoderStates
 from gatelm.nn.attention.masks import AttentionMask, document_starts, positions_in_documents
 from gatelm.nn.attention.pattern import Pattern
 from gatelm.nn.cache import KVCache, Slot
@@ -24,7 +24,7 @@ class Context:
     cache: KVCache | None = None
     routing: Routing | None = None
     """Filled by layers with experts, where it is given."""
-    memory: Memory | None = None
+    encoder_states: EncoderStates | None = None
     """The second sequence, where the model reads one."""
     _rotations: dict[tuple[RopeConfig, int], tuple[Tensor, Tensor]] = field(default_factory=dict)
     _key_rotations: dict[tuple[RopeConfig, int], tuple[Tensor, Tensor]] = field(
@@ -34,9 +34,9 @@ class Context:
     def slot(self, layer: int, pattern: Pattern) -> Slot:
         """Where a layer's keys and values go, and the mask of those that come back."""
         mask = self.mask
-        if pattern.keys == "memory":
-            assert self.memory is not None
-            mask = self.memory.mask
+        if pattern.keys == "cross":
+            assert self.encoder_states is not None
+            mask = self.encoder_states.mask
         return Slot(layer, pattern, mask, self.cache)
 
     def rotation(self, rope: RopeConfig, head_dim: int) -> tuple[Tensor, Tensor]:

@@ -11,12 +11,12 @@ from torch.nn import functional as F
 
 from gatelm.config import Config, ConfigError
 from gatelm.config.load import set_path
-from gatelm.nn.attention.cross import Memory, MemoryConfig, begin_memory
+from gatelm.nn.attention.cross import CrossConfig, EncoderStates, begin_cross
 from gatelm.nn.attention.masks import AttentionMask, positions_in_documents
 from gatelm.nn.block import Block, LayerConfig
 from gatelm.nn.cache import KVCache
-from gatelm.nn.check import check_layer, memories
-from gatelm.nn.encoder import Encoder, EncoderConfig, check_memory
+from gatelm.nn.check import check_layer, cross_configs
+from gatelm.nn.encoder import Encoder, EncoderConfig, check_cross
 from gatelm.nn.ffn.routing import Routing
 from gatelm.nn.forward_state import Context
 from gatelm.nn.norm import NormConfig
@@ -94,13 +94,13 @@ class ModelConfig(Config):
             if layer not in checked:
                 check_layer(layer, self.hidden_dim, index)
                 checked.append(layer)
-        check_memory(self.layers(), self.encoder)
+        check_cross(self.layers(), self.encoder)
         return self
 
     @property
-    def memory(self) -> MemoryConfig | None:
-        """Of the layers that read a second sequence; None: there is none."""
-        return next(memories(self.layers()), None)
+    def cross(self) -> CrossConfig | None:
+        """What the layers that read a second sequence say of it; None: no layer reads one."""
+        return next(cross_configs(self.layers()), None)
 
     def layers(self) -> tuple[LayerConfig, ...]:
         """Every layer's config, overrides applied in order."""
@@ -133,7 +133,7 @@ class Decoder(nn.Module):
             Block(layer, cfg.hidden_dim, index) for index, layer in enumerate(cfg.layers())
         )
         self.encoder = Encoder(cfg.encoder) if cfg.encoder else None
-        self.memory = cfg.memory
+        self.cross = cfg.cross
         self.final_norm = cfg.final_norm.build(cfg.hidden_dim)
         self.head = (
             nn.Linear(cfg.hidden_dim, cfg.vocab_size, bias=False) if cfg.head == "untied" else None
@@ -188,7 +188,7 @@ class Decoder(nn.Module):
         if self.positions is not None:
             self._check_length(num_old + num_new)
             x = x + self.positions(positions)
-        second = self._begin_memory(memory, memory_mask, cache, x)
+        second = self._begin_cross(memory, memory_mask, cache, x)
         context = Context(mask, positions, cache, routing, second)
         for block in self.layers:
             x = block(x, context)
@@ -205,15 +205,15 @@ class Decoder(nn.Module):
         """The head's matrix: the embedding's own when tied."""
         return self.embedding.weight if self.head is None else self.head.weight
 
-    def _begin_memory(
+    def _begin_cross(
         self,
         second: Tensor | None,
         valid: Bool[Tensor, "B M"] | None,
         cache: KVCache | None,
         x: Float[Tensor, "B T D"],
-    ) -> Memory | None:
-        if self.memory is not None:
-            return begin_memory(self.memory, second, valid, cache, x, self.encoder)
+    ) -> EncoderStates | None:
+        if self.cross is not None:
+            return begin_cross(self.cross, second, valid, cache, x, self.encoder)
         if second is not None:
             raise ValueError("memory: no layer reads one (mixer.memory); leave it out")
         return None

@@ -11,18 +11,18 @@ def visible(i: int, j: int, documents: list[int], pattern: Pattern) -> bool:
         return False
     if pattern.window_tokens is not None:
         near = abs(i - j) < pattern.window_tokens
-        if not near and place(j, documents) >= pattern.first_tokens:
+        if not near and position(j, documents) >= pattern.first_tokens:
             return False
     blocks = pattern.blocks
     if blocks is None:
         return True
-    mine, theirs = (place(t, documents) // blocks.block_tokens for t in (i, j))
+    mine, theirs = (position(t, documents) // blocks.block_tokens for t in (i, j))
     local = abs(mine - theirs) <= blocks.local_blocks - 1
     strided = blocks.stride_blocks is not None and (mine - theirs) % blocks.stride_blocks == 0
     return local or strided or theirs < blocks.global_blocks
 
 
-def place(i: int, documents: list[int]) -> int:
+def position(i: int, documents: list[int]) -> int:
     """Tokens of its document before token i."""
     begin = i
     while begin > 0 and documents[begin - 1] == documents[i]:

@@ -143,7 +143,7 @@ class RunConfig(Config):
     @model_validator(mode="after")
     def _reads_the_second_sequence(self) -> Self:
         given = isinstance(self.data, PatchRecallConfig)
-        reads = self.model.memory is not None
+        reads = self.model.cross is not None
         if given != reads:
             raise ValueError(
                 f"data.kind: {self.data.kind} has {'a' if given else 'no'} second sequence, and "

@@ -86,7 +86,7 @@ def test_logits_equal_mistrals(pair, backend):
     steps += [ours(ids[:, i : i + 1], cache=cache) for i in range(9, 17)]
     use_backend(ours, "sdpa")
     torch.testing.assert_close(torch.cat(steps, dim=1), theirs(ids).logits, atol=1e-5, rtol=1e-5)
-    assert cache.rings[0].k.shape[1] == WINDOW - 1
+    assert cache.windows[0].k.shape[1] == WINDOW - 1
 
 
 @pytest.mark.parametrize("first", [0, 2])

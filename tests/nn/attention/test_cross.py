@@ -146,7 +146,7 @@ def test_prefill_and_decode_equal_the_whole(encoder):
     steps = [model(ids[:, :4], cache=cache, memory=memory, memory_mask=valid)]
     steps += [model(ids[:, i : i + 1], cache=cache) for i in range(4, 9)]
     torch.testing.assert_close(torch.cat(steps, dim=1), full, atol=1e-10, rtol=1e-10)
-    assert cache.memories[1][0].shape == (2, 4, 2, 4)
+    assert cache.cross[1][0].shape == (2, 4, 2, 4)
     with pytest.raises(ValueError, match="give it with the first tokens only"):
         model(ids[:, :1], cache=cache, memory=memory)
 

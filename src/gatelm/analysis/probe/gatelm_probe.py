@@ -204,7 +204,7 @@ class _Readers:
             scale=attention.scale,
             window_tokens=attention.cfg.window_tokens,
             alibi_slopes=attention.pattern.alibi_slopes,
-            pattern=attention.pattern if attention.pattern.needs_places else None,
+            pattern=attention.pattern if attention.pattern.needs_positions else None,
         )
         self._observer.attention(call)
 

@@ -71,7 +71,7 @@ class DecoderHandover:
                 f"{name} adds learned positions to its embedding, so keys in its cache cannot be "
                 "moved: a window cache needs rotary positions or none"
             )
-        if any(a.pattern.needs_places for a in attention_layers(self._model).values()):
+        if any(a.pattern.needs_positions for a in attention_layers(self._model).values()):
             raise ValueError(
                 f"{name} has layers that see blocks, or first tokens past a window of their own "
                 "(mixer.sparsity, mixer.first_tokens), which a window cache does not hold"

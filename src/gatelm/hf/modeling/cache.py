@@ -102,7 +102,7 @@ class LibraryCache(KVCache):
             and not isinstance(layer, SlidingWindowLayer)
             and layer.num_tokens > 0
         }
-        self.rings = {
+        self.windows = {
             index: layer.ring
             for index, layer in enumerate(inner.layers)
             if isinstance(layer, SlidingWindowLayer) and layer.num_tokens > 0
@@ -114,7 +114,7 @@ class LibraryCache(KVCache):
         layers = self.inner.layers
         own: dict[int, StateLayer] = {
             **{i: StateLayer(states, self.num_tokens) for i, states in self.states.items()},
-            **{i: SlidingWindowLayer.of(ring, self.num_tokens) for i, ring in self.rings.items()},
+            **{i: SlidingWindowLayer.of(ring, self.num_tokens) for i, ring in self.windows.items()},
         }
         for index, layer in own.items():
             while len(layers) <= index:

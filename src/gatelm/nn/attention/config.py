@@ -33,8 +33,8 @@ class AttentionConfig(AttentionSettings):
         bias = {"none": 0, "qkv": queries + 2 * keys, "all": queries + 2 * keys + hidden_dim}
         on_heads = 2 * self.qk_norm.num_weights(width) if self.qk_norm else 0
         if self.memory is not None:  # its keys and values cost nothing per token of the text
-            of_memory = 2 * keys * self.memory.hidden_dim
-            return ParamCount(2 * hidden_dim * queries, bias[self.bias] + of_memory, on_heads)
+            of_cross = 2 * keys * self.memory.hidden_dim
+            return ParamCount(2 * hidden_dim * queries, bias[self.bias] + of_cross, on_heads)
         return ParamCount(hidden_dim * (2 * queries + 2 * keys), bias[self.bias], on_heads)
 
     def mixing_flops_per_token(self, hidden_dim: int, seq_len: int) -> int:
@@ -67,7 +67,7 @@ class AttentionConfig(AttentionSettings):
             raise ConfigError(f"{where}.qk_norm.gate: only norms of the residual have one")
         self._check_pattern(where)
         if self.memory is not None:
-            self._check_memory(where)
+            self._check_cross(where)
         if self.dropout and not BACKENDS[self.backend].capabilities.dropout:
             raise ConfigError(f"{where}.dropout: the {self.backend} backend has none")
 
@@ -83,7 +83,7 @@ class AttentionConfig(AttentionSettings):
                 "sparsity.local_blocks"
             )
 
-    def _check_memory(self, where: str) -> None:
+    def _check_cross(self, where: str) -> None:
         if self.rope is not None:
             raise ConfigError(
                 f"{where}.rope: the tokens of a memory have no place in the text; set rope to null"

@@ -52,7 +52,7 @@ class AttentionMask:
         self._kept: dict[object, AttentionMask] = {}
         self.rendered: dict[object, Any] = {}
         """What backends make of it for themselves."""
-        self._places: Tensor | None = None
+        self._positions: Tensor | None = None
 
     def is_plain_causal(self, pattern: Pattern) -> bool:
         """Whether a kernel's own causal flag says it all."""
@@ -88,8 +88,8 @@ class AttentionMask:
         """True where query i may attend to key j."""
         key = pattern if self.key_index is not None else pattern.within(self.num_keys)
         if key not in self._dense:
-            places = self._pair(self.places) if key.needs_places else (None, None)
-            allowed = key.sees(*self._pair(self._index()), *places)
+            positions = self._pair(self.positions) if key.needs_positions else (None, None)
+            allowed = key.sees(*self._pair(self._index()), *positions)
             if self.documents is not None:
                 queries, keys = self._pair(self.documents)
                 allowed = allowed & (queries == keys)
@@ -109,14 +109,14 @@ class AttentionMask:
         return self._biases[pattern]
 
     @property
-    def places(self) -> Int[Tensor, "b S"]:
-        """Every token's place in its document, of the whole row."""
-        if self._places is None:
+    def positions(self) -> Int[Tensor, "b S"]:
+        """The position of every token of the row in its document, 0-based."""
+        if self._positions is None:
             if self.documents is None:
-                self._places = torch.arange(self.num_tokens, device=self.device)[None]
+                self._positions = torch.arange(self.num_tokens, device=self.device)[None]
             else:
-                self._places = positions_in_documents(self.documents)
-        return self._places
+                self._positions = positions_in_documents(self.documents)
+        return self._positions
 
     def last(self, num_keys: int) -> AttentionMask:
         """The same queries, with the last `num_keys` keys only."""
@@ -154,7 +154,7 @@ class AttentionMask:
         return queries, keys[:, None, :]
 
 
-class MemoryMask(AttentionMask):
+class CrossMask(AttentionMask):
     """That of a second sequence: all of it is seen but its padding, whatever the pattern.
 
     valid: False at padding; a row without anything else sees its padding.

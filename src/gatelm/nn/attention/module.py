@@ -57,7 +57,7 @@ class Attention(nn.Module):
     ) -> Float[Tensor, "B T D"]:
         """The attention branch of x, the normed residual; `resid` is the raw one."""
         sources = Sources(x=x, resid=resid)
-        q, k, v, latent = self.qkv(x, context.memory)
+        q, k, v, latent = self.qkv(x, context.encoder_states)
         q = sources.q = self.gates("q", q, sources)
         k = self.gates("k", k, sources)
         v = self.gates("v", v, sources)

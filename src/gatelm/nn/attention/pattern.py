@@ -11,7 +11,7 @@ from gatelm.config import Config
 from gatelm.nn.shapes import Bool, Int, Tensor
 
 Direction = Literal["causal", "full"]
-Keys = Literal["own", "memory"]
+Keys = Literal["own", "cross"]
 
 
 class BlockSparseConfig(Config):
@@ -32,11 +32,11 @@ class BlockSparseConfig(Config):
 
     @no_type_check  # part of flex attention's kernel, where nothing but tensors may be touched
     def joins(
-        self, query_place: Int[Tensor, "..."], key_place: Int[Tensor, "..."]
+        self, query_position: Int[Tensor, "..."], key_position: Int[Tensor, "..."]
     ) -> Bool[Tensor, "..."]:
-        """Whether the blocks of tokens at these places in their document see each other."""
-        theirs = key_place // self.block_tokens
-        apart = query_place // self.block_tokens - theirs
+        """Whether the blocks of tokens at these positions in their document see each other."""
+        theirs = key_position // self.block_tokens
+        apart = query_position // self.block_tokens - theirs
         joined = apart.abs() < self.local_blocks
         if self.stride_blocks is not None:
             joined = joined | (apart % self.stride_blocks == 0)
@@ -64,8 +64,8 @@ class Pattern:
     keys: Keys = "own"
 
     @property
-    def needs_places(self) -> bool:
-        """Whether tokens' places in their documents matter, beside their distance."""
+    def needs_positions(self) -> bool:
+        """Whether tokens' positions in their documents matter, beside their distance."""
         return self.blocks is not None or (self.window_tokens is not None and self.first_tokens > 0)
 
     def hides_nothing(self, num_keys: int) -> bool:
@@ -90,12 +90,12 @@ class Pattern:
         self,
         query: Int[Tensor, "..."],
         key: Int[Tensor, "..."],
-        query_place: Int[Tensor, "..."] | None = None,
-        key_place: Int[Tensor, "..."] | None = None,
+        query_position: Int[Tensor, "..."] | None = None,
+        key_position: Int[Tensor, "..."] | None = None,
     ) -> Bool[Tensor, "..."]:
         """Whether queries see keys of their document, by index in the row.
 
-        The places are 0-based from the document's start, needed where `needs_places`.
+        The positions are 0-based from the document's start, needed where `needs_positions`.
         """
         causal = self.direction == "causal"
         seen = key <= query if causal else (key == key) & (query == query)
@@ -104,11 +104,11 @@ class Pattern:
             if not causal:
                 near = near & (key < query + self.window_tokens)
             if self.first_tokens:
-                assert key_place is not None
-                near = near | (key_place < self.first_tokens)
+                assert key_position is not None
+                near = near | (key_position < self.first_tokens)
             seen = seen & near
         if self.blocks is not None:
-            assert query_place is not None
-            assert key_place is not None
-            seen = seen & self.blocks.joins(query_place, key_place)
+            assert query_position is not None
+            assert key_position is not None
+            seen = seen & self.blocks.joins(query_position, key_position)
         return seen

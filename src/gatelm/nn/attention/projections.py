@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import nn
 
 from gatelm.config import Config
-from gatelm.nn.attention.cross import Memory, MemoryConfig
+from gatelm.nn.attention.cross import CrossConfig, EncoderStates
 from gatelm.nn.cache import Slot
 from gatelm.nn.cost import ParamCount
 from gatelm.nn.norm import NormConfig
@@ -17,7 +17,7 @@ from gatelm.nn.shapes import Float, Tensor
 
 
 class Projected(NamedTuple):
-    """q (B,T,N,H), k and v (B,t,K,H), of T tokens or of as many as the memory has.
+    """q (B,T,N,H), k and v (B,t,K,H), of T tokens or of the t tokens of a second sequence.
 
     `latent` (B,T,C) is what k and v can be made from again.
     """
@@ -38,24 +38,24 @@ class QKVProjection(nn.Module):
         num_kv_heads: int,
         head_dim: int,
         bias: bool,
-        memory: MemoryConfig | None = None,
+        cross: CrossConfig | None = None,
     ):
         super().__init__()
-        self.head_dim, self.reads_memory = head_dim, memory is not None
-        source = hidden_dim if memory is None else memory.hidden_dim
+        self.head_dim, self.reads_cross = head_dim, cross is not None
+        source = hidden_dim if cross is None else cross.hidden_dim
         self.q = nn.Linear(hidden_dim, num_heads * head_dim, bias=bias)
         self.k = nn.Linear(source, num_kv_heads * head_dim, bias=bias)
         self.v = nn.Linear(source, num_kv_heads * head_dim, bias=bias)
 
-    def forward(self, x: Float[Tensor, "B T D"], memory: Memory | None = None) -> Projected:
-        """q of x (B,T,D), k and v of x or of the memory."""
+    def forward(self, x: Float[Tensor, "B T D"], states: EncoderStates | None = None) -> Projected:
+        """q of x (B,T,D), k and v of x or of the second sequence."""
         heads = (-1, self.head_dim)
         q = self.q(x).unflatten(-1, heads)
-        if not self.reads_memory:
+        if not self.reads_cross:
             return Projected(q, self.k(x).unflatten(-1, heads), self.v(x).unflatten(-1, heads))
-        assert memory is not None
-        k, v = (proj(memory.states).unflatten(-1, heads) for proj in (self.k, self.v))
-        return Projected(q, k, memory.silence_padding(v))
+        assert states is not None
+        k, v = (proj(states.states).unflatten(-1, heads) for proj in (self.k, self.v))
+        return Projected(q, k, states.silence_padding(v))
 
     def extend(
         self,
@@ -130,7 +130,7 @@ class LatentProjection(nn.Module):
         self.k = nn.Linear(cfg.kv_rank, num_heads * (head_dim - rotary_dim), bias=False)
         self.v = nn.Linear(cfg.kv_rank, num_heads * self.value_dim, bias=False)
 
-    def forward(self, x: Float[Tensor, "B T D"], memory: Memory | None = None) -> Projected:
+    def forward(self, x: Float[Tensor, "B T D"], states: EncoderStates | None = None) -> Projected:
         """q, k, v and the normed latent of x (B,T,D)."""
         q_in = x
         if self.q_down is not None and self.q_norm is not None:

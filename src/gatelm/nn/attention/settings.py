@@ -9,7 +9,7 @@ from pydantic import Field
 
 from gatelm.config import choice
 from gatelm.nn.attention.backends import BACKENDS
-from gatelm.nn.attention.cross import MemoryConfig
+from gatelm.nn.attention.cross import CrossConfig
 from gatelm.nn.attention.pattern import BlockSparseConfig, Direction, Pattern
 from gatelm.nn.attention.projections import LatentConfig
 from gatelm.nn.gates.sites import SITES
@@ -50,7 +50,7 @@ class AttentionSettings(MixerSettings):
     """Only some blocks of keys are seen; None: all keys in reach."""
     direction: Direction = "causal"
     """full: keys after the query are seen too; of encoders only."""
-    memory: MemoryConfig | None = None
+    memory: CrossConfig | None = None
     """Cross attention: keys and values of a second sequence; None: of the text itself."""
     bias: Literal["none", "qkv", "all"] = "none"
     scale: float | None = None
@@ -67,7 +67,7 @@ class AttentionSettings(MixerSettings):
     def pattern(self) -> Pattern:
         """Which keys its queries see, and what is added to their scores."""
         if self.memory is not None:
-            return Pattern(direction="full", keys="memory")
+            return Pattern(direction="full", keys="cross")
         slopes = None if self.position_bias is None else self.position_bias.slopes(self.num_heads)
         return Pattern(self.window_tokens, self.first_tokens, self.sparsity, self.direction, slopes)
 

@@ -54,15 +54,15 @@ def delta_rule(
         attended = (q @ k.mT) * between
         q, k = q * since[..., None], k * between[..., -1, :, None]
         if state is None:
-            memory = q.new_zeros(*q.shape[:2], q.shape[-1], v.shape[-1])
+            carried = q.new_zeros(*q.shape[:2], q.shape[-1], v.shape[-1])
         else:
-            memory = state.to(q.dtype)
+            carried = state.to(q.dtype)
         y: list[Tensor] = []
         for c in range(q.shape[2]):
-            new = written[:, :, c] - seen[:, :, c] @ memory
-            y.append(q[:, :, c] @ memory + attended[:, :, c] @ new)
-            memory = memory * since[:, :, c, -1, None, None] + k[:, :, c].mT @ new
-        return from_chunks(torch.stack(y, dim=2), length).to(dtype), memory
+            new = written[:, :, c] - seen[:, :, c] @ carried
+            y.append(q[:, :, c] @ carried + attended[:, :, c] @ new)
+            carried = carried * since[:, :, c, -1, None, None] + k[:, :, c].mT @ new
+        return from_chunks(torch.stack(y, dim=2), length).to(dtype), carried
 
 
 def fla_delta_rule(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, no_type_check
 import torch
 
 from gatelm.nn.attention.backends.base import AttentionOutput, Capabilities, Observe
-from gatelm.nn.attention.masks import AttentionMask, MemoryMask
+from gatelm.nn.attention.masks import AttentionMask, CrossMask
 from gatelm.nn.attention.pattern import Pattern
 from gatelm.nn.shapes import Float, Tensor
 
@@ -77,10 +77,10 @@ def block_mask(mask: AttentionMask, pattern: Pattern, batch: int) -> BlockMask:
 
 def _rule(mask: AttentionMask, pattern: Pattern) -> tuple[Callable[..., Tensor], bool]:
     """The rule for one query and one key by their indices; whether rows differ."""
-    if isinstance(mask, MemoryMask):
+    if isinstance(mask, CrossMask):
         seen = mask.dense(pattern)[:, 0, 0]
         return (lambda b, h, i, j: seen[b, j]), True
-    places, documents = mask.places, mask.documents
+    positions, documents = mask.positions, mask.documents
     index = mask.key_index
     before, dropped = mask.num_tokens - mask.num_queries, mask.num_tokens - mask.num_keys
 
@@ -91,8 +91,8 @@ def _rule(mask: AttentionMask, pattern: Pattern) -> tuple[Callable[..., Tensor],
         key = j + dropped if index is None else index[row, j]
         real = key >= 0
         key = torch.where(real, key, 0)
-        place_row = b if len(places) > 1 else 0
-        seen = pattern.sees(query, key, places[place_row, query], places[place_row, key])
+        row = b if len(positions) > 1 else 0
+        seen = pattern.sees(query, key, positions[row, query], positions[row, key])
         if documents is not None:
             seen = seen & (documents[b, query] == documents[b, key])
         return seen & real
