@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import hashlib
 import json
@@ -35,6 +34,8 @@ from gatelm.data.shards import (
     write_file,
 )
 from gatelm.data.tokenizer import Tokenizer, byte_tokenizer, load_tokenizer, train_bpe
+from gatelm.io.files import sha256, sync
+from gatelm.io.locks import locked
 
 _HASHED_BYTES = 2**28  # inputs up to this are told apart by content, larger ones by size and time
 _ENCODE_BYTES = 2**21
@@ -88,6 +89,11 @@ def prepare(
         DataError: for missing, empty or unreadable input, a full disk, or a `folder` that holds
             something else. Nothing half-written stays behind.
     """
+
+    def waits(holder: str) -> None:
+        if report:
+            report(PrepareProgress("waiting", 0, 0, 0))
+
     files = corpus_files(cfg)
     key = input_key(cfg, files)
     target = folder or (cache or default_cache()) / f"{_slug(cfg.source or '')}-{key}"
@@ -96,7 +102,7 @@ def prepare(
         return found
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with _lock(target, report):
+        with locked(target.parent / f".{target.name}.lock", when_held=waits):
             found = _existing(target, key)
             return found or _write_atomically(cfg, files, key, target, report)
     except OSError as error:
@@ -129,8 +135,7 @@ def _stamp(path: Path, by_content: bool) -> list[str | int]:
     if not by_content:
         info = path.stat()
         return [path.name, info.st_size, info.st_mtime_ns]
-    with path.open("rb") as file:
-        return [path.name, hashlib.file_digest(file, "sha256").hexdigest()]
+    return [path.name, sha256(path)]
 
 
 def _existing(target: Path, key: str) -> Preparation | None:
@@ -159,7 +164,7 @@ def _write_atomically(
         temporary.mkdir()
         manifest = _write(cfg, files, key, temporary, report)
         temporary.replace(target)
-        _sync_folder(target.parent)
+        sync(target.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return Preparation(target, manifest, "written")
@@ -197,7 +202,7 @@ def _write(
     )
     manifest = manifest.replace(fingerprint=manifest.compute_fingerprint())
     write_file(folder / MANIFEST, (json.dumps(manifest.tree(), indent=1) + "\n").encode())
-    _sync_folder(folder)
+    sync(folder)
     return manifest
 
 
@@ -245,34 +250,6 @@ def _batches(
             batch, num_bytes = [], 0
     if batch:
         yield batch
-
-
-@contextlib.contextmanager
-def _lock(target: Path, report: Report | None) -> Iterator[None]:
-    """One process at a time prepares `target`; without POSIX locks the rename alone protects."""
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    with (target.parent / f".{target.name}.lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if report:
-                report(PrepareProgress("waiting", 0, 0, 0))
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "nt":  # folders cannot be opened there
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _write_error(target: Path, error: OSError) -> DataError:

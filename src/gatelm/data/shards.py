@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from array import array
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ import numpy as np
 from gatelm.config import Config, ConfigError
 from gatelm.data.errors import DataError
 from gatelm.data.tokenizer import Tokenizer, load_tokenizer
+from gatelm.io.files import flush, sha256
 
 FORMAT = 1
 MANIFEST, TOKENIZER = "manifest.json", "tokenizer.json"
@@ -140,8 +140,7 @@ class _HashedFile:
         self._num_bytes += len(content)
 
     def close(self) -> FileInfo:
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        flush(self._file)
         self._file.close()
         return FileInfo(
             file=self._path.name, num_bytes=self._num_bytes, sha256=self._hash.hexdigest()
@@ -250,10 +249,8 @@ def _check_file(folder: Path, info: FileInfo, checksum: bool) -> None:
         size = path.stat().st_size
         if size != info.num_bytes:
             raise _damaged(folder, f"{info.file} has {size} bytes instead of {info.num_bytes}")
-        if checksum:
-            with path.open("rb") as file:
-                if hashlib.file_digest(file, "sha256").hexdigest() != info.sha256:
-                    raise _damaged(folder, f"{info.file} has other content than was written")
+        if checksum and sha256(path) != info.sha256:
+            raise _damaged(folder, f"{info.file} has other content than was written")
     except OSError as error:
         raise _damaged(folder, f"{info.file} cannot be read, {error.strerror}") from None
 

@@ -288,34 +288,16 @@ class _Text:
             ConfigError: the text cannot be read.
         """
         if self._documents is None:
-            try:
-                self._documents = self._documents_of(self.source)
-            except ConfigError as error:
-                raise ConfigError(str(error).replace("data.source", "--text")) from None
+            from gatelm.data.holdout import evaluation_texts
+
+            found = evaluation_texts(self.source, option="--text")
+            self._documents = found.texts
+            which = found.which("gatelm's own training")
+            self.description = (
+                f"Text: {self.source}, {which}; rows of {self._options.seq_len} tokens spread "
+                "evenly over it, none across two documents."
+            )
         return self._documents
-
-    def _documents_of(self, source: str) -> list[str]:
-        from gatelm.data.config import CorpusConfig
-        from gatelm.data.corpora import CORPORA
-        from gatelm.data.holdout import split_documents
-        from gatelm.data.readers import corpus_files, read_documents
-
-        cfg = CorpusConfig(source=source)
-        documents = read_documents(cfg, corpus_files(cfg))
-        if source in CORPORA:
-            split = split_documents(documents, cfg.holdout_every)
-            texts = [document.text for name, document in split if name == "validation"]
-            kind = f"every {cfg.holdout_every}th document, which gatelm's own training holds out"
-        else:
-            texts = [document.text for document in documents]
-            kind = "all documents"
-        if not texts:
-            raise ConfigError(f"--text {source}: no text in it")
-        self.description = (
-            f"Text: {source}, {kind}; rows of {self._options.seq_len} tokens spread evenly over "
-            "it, none across two documents."
-        )
-        return texts
 
 
 def _results(entries: list[dict[str, Any]], text: _Text, options: AnalyzeOptions) -> dict[str, Any]:

@@ -62,21 +62,21 @@ def by_position(
     """
     from dataclasses import asdict
 
+    from gatelm.data.holdout import evaluation_texts
     from gatelm.eval.long import by_length, long_documents, sliding_windows
-    from gatelm.eval.texts import read_texts
     from gatelm.hf.load import open_reader, stated_context
     from gatelm.hf.probe.prefill import prefill_of
 
-    texts, which = read_texts(data)
+    found = evaluation_texts(data, option="--data")
     probe, tokenizer = open_reader(model, device=place[0], dtype=place[1])
     lengths = lengths or [min(stated_context(model, probe) or UNSTATED_TOKENS, 8192)]
     documents = long_documents(
-        texts, tokenizer, num_tokens=lengths[-1], max_documents=max_documents, bos=bos
+        found.texts, tokenizer, num_tokens=lengths[-1], max_documents=max_documents, bos=bos
     )
     reader = prefill_of(probe)
     results: dict[str, Any] = {
         "data": data,
-        "documents": which,
+        "documents": found.which(),
         "num_documents": len(documents.tokens),
         "long_enough": documents.available,
         "bytes_per_token": documents.bytes_per_token,

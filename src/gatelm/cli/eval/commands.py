@@ -285,14 +285,14 @@ def _perplexity(
 ) -> dict[str, Any]:
     from dataclasses import asdict
 
+    from gatelm.data.holdout import evaluation_texts
     from gatelm.eval.perplexity import cut_rows
-    from gatelm.eval.texts import read_texts
     from gatelm.hf.load import open_reader, stated_context
 
-    texts, which = read_texts(data)
+    found = evaluation_texts(data, option="--data")
     probe, tokenizer = open_reader(model, device=place[0], dtype=place[1])
     rows = cut_rows(
-        texts,
+        found.texts,
         tokenizer,
         seq_len=seq_len or min(stated_context(model, probe) or UNSTATED_TOKENS, 1024),
         stride=stride,
@@ -303,7 +303,7 @@ def _perplexity(
     return {
         **measured,
         "data": data,
-        "documents": which,
+        "documents": found.which(),
         "num_documents": rows.num_documents,
         "text_tokens": rows.num_tokens,
         "text_bytes": rows.num_bytes,

@@ -79,14 +79,14 @@ def retrieval(
 
 
 def _essays(request: RetrievalRequest, source: str) -> list[str]:
-    from gatelm.eval.texts import read_texts
+    from gatelm.data.holdout import evaluation_texts
     from gatelm.longcontext.tasks import TASKS
 
     needing = [name for name in request.tasks if TASKS[name].needs_essays]
     if not needing:
         return []
     try:
-        return read_texts(source)[0]
+        return evaluation_texts(source, option="--data").texts
     except ConfigError as error:
         raise ConfigError(f"{needing[0]} hides its needle in prose: {error}") from None
 
