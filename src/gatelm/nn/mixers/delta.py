@@ -21,10 +21,11 @@ from gatelm.nn.forward_state import Context
 from gatelm.nn.gates.sites import Sources
 from gatelm.nn.mixers.base import HeadShapes, MixerSettings, Modifiers
 from gatelm.nn.mixers.delta_rule import CHUNK_TOKENS, rule_for
+from gatelm.nn.mixers.recurrent import RecurrentMixer
 from gatelm.nn.mixers.short_conv import ShortConv
 from gatelm.nn.norm import NormConfig
 from gatelm.nn.precision import to_float32
-from gatelm.nn.shapes import Bool, Float, Tensor
+from gatelm.nn.shapes import Float, Tensor
 
 
 class GatedDeltaConfig(MixerSettings):
@@ -107,8 +108,10 @@ class GatedDeltaConfig(MixerSettings):
             )
 
 
-class GatedDelta(nn.Module):
+class GatedDelta(RecurrentMixer):
     """Projections, a short convolution with SiLU, unit queries and keys, the delta rule, a norm."""
+
+    cfg: GatedDeltaConfig
 
     def __init__(
         self,
@@ -117,62 +120,33 @@ class GatedDelta(nn.Module):
         layer_index: int,
         modifiers: Modifiers = (),
     ):
-        super().__init__()
-        self.cfg, self.layer_index = cfg, layer_index
-        self.key_width, self.value_width = cfg.key_width(hidden_dim), cfg.value_width(hidden_dim)
-        self.channels = cfg.channels(hidden_dim)
-        queries, keys, values = self.channels
-        self.q_proj = nn.Linear(hidden_dim, queries, bias=False)
-        self.k_proj = nn.Linear(hidden_dim, keys, bias=False)
-        self.v_proj = nn.Linear(hidden_dim, values, bias=False)
-        self.conv = ShortConv(sum(self.channels), cfg.conv_tokens)
+        super().__init__(cfg, hidden_dim, layer_index)
+        self.conv = ShortConv(sum(cfg.channels(hidden_dim)), cfg.conv_tokens)
         self.beta_proj = nn.Linear(hidden_dim, cfg.num_heads, bias=False)
         self.decay_proj = nn.Linear(hidden_dim, cfg.num_heads, bias=False)
         self.dt_bias = nn.Parameter(torch.empty(cfg.num_heads))
         self.A_log = nn.Parameter(torch.empty(cfg.num_heads))
         self.out_norm = cfg.out_norm.build(self.value_width) if cfg.out_norm else nn.Identity()
-        self.o_proj = nn.Linear(values, hidden_dim, bias=False)
-        self.gates = cfg.build_sites(hidden_dim, modifiers)
+        self.add_output(hidden_dim, modifiers)
 
-    def forward(
-        self, x: Float[Tensor, "B T D"], resid: Float[Tensor, "B T D"], context: Context
-    ) -> Float[Tensor, "B T D"]:
-        """The branch of x, the normed residual; `resid` is the raw one."""
-        sources = Sources(x=x, resid=resid)
-        starts = context.document_starts()
-        tail, state = None, None
-        if context.cache is not None:
-            tail, state = context.cache.states.get(self.layer_index, (None, None))
-        q = self.q_proj(x).unflatten(-1, (-1, self.key_width))
-        k = self.k_proj(x).unflatten(-1, (-1, self.key_width))
-        v = self.v_proj(x).unflatten(-1, (-1, self.value_width))
-        q = sources.q = self.gates("q", q, sources)
-        k = self.gates("k", k, sources)
-        v = self.gates("v", v, sources)
-        q, k, v, tail = self._convolved(q, k, v, starts, tail)
+    def mix(
+        self,
+        q: Float[Tensor, "B T K Q"],
+        k: Float[Tensor, "B T K Q"],
+        v: Float[Tensor, "B T N V"],
+        sources: Sources,
+        context: Context,
+        states: tuple[Tensor, ...],
+    ) -> tuple[Float[Tensor, "B T N V"], tuple[Tensor, ...]]:
+        """The normed outputs of the delta rule; the convolution's tail and the rule's state."""
+        tail, state = states or (None, None)
+        x, starts = sources.x, context.document_starts()
+        (q, k, v), tail = self.conv.on_heads((q, k, v), starts, tail)
         q = self.gates("q_rot", unit(q) * self.key_width**-0.5, sources)
         k = self.gates("k_rot", unit(k), sources)
         rule = rule_for(self.cfg.kernel, v)
         y, state = rule(q, k, v, self._log_decay(x), self.beta_proj(x).sigmoid(), starts, state)
-        if context.cache is not None:
-            context.cache.states[self.layer_index] = (tail, state)
-        y = self.gates("sdpa", self.out_norm(y), sources)
-        y = self.o_proj(y.flatten(-2))
-        return self.gates("out", y, sources)
-
-    def _convolved(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        starts: Bool[Tensor, "B T"] | None,
-        tail: Tensor | None,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        heads = torch.cat((q.flatten(2), k.flatten(2), v.flatten(2)), dim=-1)
-        heads, new_tail = self.conv(heads, starts, tail)
-        q, k, v = F.silu(heads).split(self.channels, dim=-1)
-        keys, values = (-1, self.key_width), (-1, self.value_width)
-        return q.unflatten(-1, keys), k.unflatten(-1, keys), v.unflatten(-1, values), new_tail
+        return self.out_norm(y), (tail, state)
 
     def _log_decay(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T N"]:
         """log alpha = -A softplus(W x + dt_bias), float32 (arXiv 2312.00752, section 3.5)."""

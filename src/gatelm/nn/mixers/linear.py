@@ -22,6 +22,7 @@ from gatelm.nn.cost import ParamCount
 from gatelm.nn.forward_state import Context
 from gatelm.nn.gates.sites import Sources
 from gatelm.nn.mixers.base import HeadShapes, MixerSettings, Modifiers
+from gatelm.nn.mixers.recurrent import RecurrentMixer
 from gatelm.nn.mixers.scan import scan, scan_flops_per_token
 from gatelm.nn.norm import NormConfig
 from gatelm.nn.positions.rope import RopeConfig, rotate
@@ -125,8 +126,10 @@ class LinearAttentionConfig(MixerSettings):
                 )
 
 
-class LinearAttention(nn.Module):
+class LinearAttention(RecurrentMixer):
     """Projections, feature map, the running sum, a norm where there is one."""
+
+    cfg: LinearAttentionConfig
 
     def __init__(
         self,
@@ -135,48 +138,34 @@ class LinearAttention(nn.Module):
         layer_index: int,
         modifiers: Modifiers = (),
     ):
-        super().__init__()
-        self.cfg, self.layer_index = cfg, layer_index
-        self.width = cfg.width(hidden_dim)
-        self.q_proj = nn.Linear(hidden_dim, cfg.num_heads * self.width, bias=False)
-        self.k_proj = nn.Linear(hidden_dim, cfg.kv_heads * self.width, bias=False)
-        self.v_proj = nn.Linear(hidden_dim, cfg.kv_heads * self.width, bias=False)
-        self.out_norm = cfg.out_norm.build(self.width) if cfg.out_norm else nn.Identity()
-        self.o_proj = nn.Linear(cfg.num_heads * self.width, hidden_dim, bias=False)
-        self.gates = cfg.build_sites(hidden_dim, modifiers)
+        super().__init__(cfg, hidden_dim, layer_index)
+        self.out_norm = cfg.out_norm.build(self.value_width) if cfg.out_norm else nn.Identity()
+        self.add_output(hidden_dim, modifiers)
 
-    def forward(
-        self, x: Float[Tensor, "B T D"], resid: Float[Tensor, "B T D"], context: Context
-    ) -> Float[Tensor, "B T D"]:
-        """The branch of x, the normed residual; `resid` is the raw one."""
-        sources = Sources(x=x, resid=resid)
-        q = self.q_proj(x).unflatten(-1, (-1, self.width))
-        k = self.k_proj(x).unflatten(-1, (-1, self.width))
-        v = self.v_proj(x).unflatten(-1, (-1, self.width))
-        q = sources.q = self.gates("q", q, sources)
-        k = self.gates("k", k, sources)
-        v = self.gates("v", v, sources)
-        states: tuple[Tensor, ...] = ()
-        if context.cache is not None:
-            states = context.cache.states.get(self.layer_index, ())
-        y, states = self._mixed(q, k, v, context, states)
-        if context.cache is not None:
-            context.cache.states[self.layer_index] = states
-        y = self.gates("sdpa", self.out_norm(y), sources)
-        y = self.o_proj(y.flatten(-2))
-        return self.gates("out", y, sources)
+    def mix(
+        self,
+        q: Float[Tensor, "B T N H"],
+        k: Float[Tensor, "B T K H"],
+        v: Float[Tensor, "B T K H"],
+        sources: Sources,
+        context: Context,
+        states: tuple[Tensor, ...],
+    ) -> tuple[Float[Tensor, "B T N H"], tuple[Tensor, ...]]:
+        """The normed outputs; the sums so far."""
+        y, states = self._summed(q, k, v, context, states)
+        return self.out_norm(y), states
 
-    def _mixed(
+    def _summed(
         self, q: Tensor, k: Tensor, v: Tensor, context: Context, states: tuple[Tensor, ...]
     ) -> tuple[Float[Tensor, "B T N H"], tuple[Tensor, ...]]:
         phi, starts = FEATURE_MAPS[self.cfg.feature_map], context.document_starts()
         old = iter(states)
         q, k = phi(q), phi(k)
         if self.cfg.normaliser == "none":
-            q = q * self.width**-0.5
+            q = q * self.key_width**-0.5
         turned_q, turned_k = q, k
         if self.cfg.rope is not None:
-            cos, sin = context.rotation(self.cfg.rope, self.width)
+            cos, sin = context.rotation(self.cfg.rope, self.key_width)
             turned_q = rotate(q, cos, sin, self.cfg.rope.pairs)
             turned_k = rotate(k, cos, sin, self.cfg.rope.pairs)
         if self.cfg.normaliser == "none":

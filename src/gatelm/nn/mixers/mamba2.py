@@ -23,11 +23,12 @@ from gatelm.nn.forward_state import Context
 from gatelm.nn.gates.gate import GateConfig
 from gatelm.nn.gates.sites import Sources
 from gatelm.nn.mixers.base import HeadShapes, MixerSettings, Modifiers
+from gatelm.nn.mixers.recurrent import RecurrentMixer
 from gatelm.nn.mixers.scan import scan, scan_flops_per_token
 from gatelm.nn.mixers.short_conv import ShortConv
 from gatelm.nn.norm import Norm, NormConfig, rms_norm
 from gatelm.nn.precision import to_float32
-from gatelm.nn.shapes import Bool, Float, Tensor
+from gatelm.nn.shapes import Float, Tensor
 
 
 class Mamba2Config(MixerSettings):
@@ -116,8 +117,10 @@ class Mamba2Config(MixerSettings):
             )
 
 
-class Mamba2(nn.Module):
+class Mamba2(RecurrentMixer):
     """Projections, a short convolution with SiLU, the scan, a norm."""
+
+    cfg: Mamba2Config
 
     def __init__(
         self,
@@ -126,63 +129,39 @@ class Mamba2(nn.Module):
         layer_index: int,
         modifiers: Modifiers = (),
     ):
-        super().__init__()
-        self.cfg, self.layer_index = cfg, layer_index
-        self.width, self.channels = cfg.width(hidden_dim), cfg.channels(hidden_dim)
-        values, keys, queries = self.channels
-        self.q_proj = nn.Linear(hidden_dim, queries, bias=False)
-        self.k_proj = nn.Linear(hidden_dim, keys, bias=False)
-        self.v_proj = nn.Linear(hidden_dim, values, bias=False)
+        super().__init__(cfg, hidden_dim, layer_index)
+        channels = cfg.channels(hidden_dim)
         self.step_proj = nn.Linear(hidden_dim, cfg.num_heads, bias=False)
-        self.conv = ShortConv(sum(self.channels), cfg.conv_tokens, bias=cfg.bias == "conv")
+        self.conv = ShortConv(sum(channels), cfg.conv_tokens, bias=cfg.bias == "conv")
         self.dt_bias = nn.Parameter(torch.empty(cfg.num_heads))
         self.A_log = nn.Parameter(torch.empty(cfg.num_heads))
         self.skip = nn.Parameter(torch.empty(cfg.num_heads))
         self.out_norm = nn.Identity()
         if cfg.out_norm is not None:
-            self.out_norm = GroupedRMSNorm(cfg.out_norm, values, cfg.num_groups)
-        self.o_proj = nn.Linear(values, hidden_dim, bias=False)
-        self.gates = cfg.build_sites(hidden_dim, modifiers)
+            self.out_norm = GroupedRMSNorm(cfg.out_norm, channels[0], cfg.num_groups)
+        self.add_output(hidden_dim, modifiers)
 
-    def forward(
-        self, x: Float[Tensor, "B T D"], resid: Float[Tensor, "B T D"], context: Context
-    ) -> Float[Tensor, "B T D"]:
-        """The branch of x, the normed residual; `resid` is the raw one."""
-        sources = Sources(x=x, resid=resid)
+    def mix(
+        self,
+        q: Float[Tensor, "B T K Q"],
+        k: Float[Tensor, "B T K Q"],
+        v: Float[Tensor, "B T N V"],
+        sources: Sources,
+        context: Context,
+        states: tuple[Tensor, ...],
+    ) -> tuple[Float[Tensor, "B T N V"], tuple[Tensor, ...]]:
+        """The outputs of the scan; the convolution's tail and the scan's state."""
+        tail, state = states or (None, None)
         starts = context.document_starts()
-        tail, state = None, None
-        if context.cache is not None:
-            tail, state = context.cache.states.get(self.layer_index, (None, None))
-        q = self.q_proj(x).unflatten(-1, (-1, self.cfg.state_dim))
-        k = self.k_proj(x).unflatten(-1, (-1, self.cfg.state_dim))
-        v = self.v_proj(x).unflatten(-1, (-1, self.width))
-        q = sources.q = self.gates("q", q, sources)
-        k = self.gates("k", k, sources)
-        v = self.gates("v", v, sources)
-        q, k, v, tail = self._convolved(q, k, v, starts, tail)
-        step = F.softplus(to_float32(self.step_proj(x)) + self.dt_bias)
+        (v, k, q), tail = self.conv.on_heads((v, k, q), starts, tail)
+        step = F.softplus(to_float32(self.step_proj(sources.x)) + self.dt_bias)
         log_decay = -to_float32(self.A_log).exp() * step
         y, state = scan(q, k, v * step[..., None], log_decay, starts, state)
-        if context.cache is not None:
-            context.cache.states[self.layer_index] = (tail, state)
-        y = (y + self.skip[:, None] * v).to(x.dtype)
-        y = self.gates("sdpa", y, sources)
-        y = self.o_proj(self.out_norm(y.flatten(-2)))
-        return self.gates("out", y, sources)
+        return (y + self.skip[:, None] * v).to(sources.x.dtype), (tail, state)
 
-    def _convolved(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        starts: Bool[Tensor, "B T"] | None,
-        tail: Tensor | None,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        heads = torch.cat((v.flatten(2), k.flatten(2), q.flatten(2)), dim=-1)
-        heads, new_tail = self.conv(heads, starts, tail)
-        v, k, q = F.silu(heads).split(self.channels, dim=-1)
-        keys, values = (-1, self.cfg.state_dim), (-1, self.width)
-        return q.unflatten(-1, keys), k.unflatten(-1, keys), v.unflatten(-1, values), new_tail
+    def merge(self, y: Float[Tensor, "B T N V"]) -> Float[Tensor, "B T C"]:
+        """The heads side by side, normed."""
+        return self.out_norm(y.flatten(-2))
 
 
 class GroupedRMSNorm(Norm):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from gatelm.nn.shapes import Bool, Float, Int, Tensor
 
@@ -60,3 +63,14 @@ class ShortConv(nn.Module):
         if self.bias is not None:
             y = y + self.bias.to(x.dtype)
         return y, new_tail
+
+    def on_heads(
+        self,
+        heads: Sequence[Float[Tensor, "B T _ _"]],
+        starts: Bool[Tensor, "B T"] | None,
+        tail: Float[Tensor, "B P C"] | None,
+    ) -> tuple[list[Tensor], Float[Tensor, "B P C"]]:
+        """The same for tensors of heads whose channels are the C of the convolution, with SiLU."""
+        flat, new_tail = self(torch.cat([t.flatten(2) for t in heads], dim=-1), starts, tail)
+        parts = F.silu(flat).split([t.shape[2:].numel() for t in heads], dim=-1)
+        return [p.unflatten(-1, t.shape[2:]) for p, t in zip(parts, heads, strict=True)], new_tail
