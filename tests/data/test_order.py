@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatelm.data.order import epoch_of, epoch_permutation, rank_rows, sequence_indices
+from gatelm.data.order import epoch_permutation, rank_rows, sequence_indices
 
 SMALL = settings(max_examples=60, deadline=None)
 
@@ -53,10 +53,6 @@ def test_epochs_and_seeds_differ():
 def test_order_of_seed_zero_is_what_it_always_was():
     """A change here makes every resumed run read other data than it would have."""
     assert epoch_permutation(0, 0, 12).tolist() == [5, 4, 0, 7, 9, 8, 10, 1, 6, 2, 11, 3]
-
-
-def test_epoch_of_counts_whole_passes():
-    assert [epoch_of(s, batch_size=4, num_sequences=10) for s in range(6)] == [0, 0, 0, 1, 1, 2]
 
 
 @pytest.mark.parametrize(("rank", "world_size"), [(2, 2), (-1, 2)])

@@ -7,7 +7,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from gatelm.config import ConfigError
-from gatelm.nn.count import cache_bytes, count, flops_per_token, kv_bytes_per_token, match_ffn_dim
+from gatelm.nn.count import cache_bytes, count, flops_per_token, kv_bytes_per_token
 from gatelm.nn.gates.presets import GATE_PRESETS
 from gatelm.nn.init import init_weights
 from gatelm.nn.model import Decoder, ModelConfig
@@ -254,16 +254,3 @@ def test_a_memory_is_cached_whole_and_once() -> None:
 
 def test_kv_bytes() -> None:
     assert kv_bytes_per_token(model_preset("paper-1.7b-28l")) == 2 * 28 * 8 * 128 * 2
-
-
-def test_match_ffn_dim_comes_as_near_as_the_multiple_allows() -> None:
-    target = count(config()).total
-    gated = config(["sdpa-element"])
-    width = match_ffn_dim(gated, target, multiple=4)
-    totals = {
-        w: count(gated.replace(layer=gated.layer.replace(ffn={"ffn_dim": w}))).total
-        for w in range(4, 80, 4)
-    }
-    assert width == min(totals, key=lambda w: abs(totals[w] - target))
-    with pytest.raises(ValueError, match="no FFN width"):
-        match_ffn_dim(gated, 100)

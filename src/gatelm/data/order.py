@@ -57,8 +57,3 @@ def sequence_indices(
         chosen = epochs == epoch
         out[chosen] = epoch_permutation(seed, int(epoch), num_sequences)[within[chosen]]
     return out
-
-
-def epoch_of(step: int, *, batch_size: int, num_sequences: int) -> int:
-    """The epoch that the first sequence of a step belongs to."""
-    return step * batch_size // num_sequences

@@ -112,33 +112,6 @@ def kv_bytes_per_token(cfg: ModelConfig, bytes_per_value: int = 2) -> int:
     return cache_bytes(cfg, 2, bytes_per_value) - cache_bytes(cfg, 1, bytes_per_value)
 
 
-def match_ffn_dim(cfg: ModelConfig, target_total: int, multiple: int = 8) -> int:
-    """The `layer.ffn.ffn_dim`, a multiple of `multiple`, whose model comes nearest to the target.
-
-    Raises:
-        ValueError: when even the smallest FFN has more parameters.
-    """
-    if isinstance(cfg.layer.ffn, NoFFNConfig):
-        raise ValueError("model.layer.ffn.ffn_dim: the layer has no feed-forward network to widen")
-    ffn = cfg.layer.ffn
-
-    def total(ffn_dim: int) -> int:
-        layer = cfg.layer.replace(ffn=ffn.replace(ffn_dim=ffn_dim))
-        return count(cfg.replace(layer=layer)).total
-
-    base = total(multiple)
-    slope = total(2 * multiple) - base
-    if slope <= 0:
-        raise ValueError("model.layer.ffn.ffn_dim: no layer uses it, so it cannot match parameters")
-    steps = 1 + round((target_total - base) / slope)
-    if steps < 1:
-        raise ValueError(
-            f"no FFN width gives {target_total:,} parameters: with ffn_dim {multiple} the model "
-            f"already has {base:,}"
-        )
-    return steps * multiple
-
-
 def _vocab(cfg: ModelConfig) -> int:
     if cfg.vocab_size is None:
         raise ValueError("model.vocab_size: needed to count parameters (training data sets it)")

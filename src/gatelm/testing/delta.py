@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -64,21 +65,29 @@ def reference_short_conv(x: Float[Tensor, "T C"], weight: Tensor, docs: list[int
     return torch.stack(rows)
 
 
+def projected(
+    cfg: LayerConfig, params: Params, x: Tensor, resid: Tensor, key: int, value: int
+) -> tuple[list[Tensor], list[Tensor], list[Tensor], Callable[..., list[Tensor]]]:
+    """Heads of q and k (T, key) and of v (T, value) after their sites; what sits at a site."""
+    sources: dict[str, object] = {"x": x, "resid": resid}
+
+    def at(site: str, heads: list[Tensor]) -> list[Tensor]:
+        return _at_site(cfg, site, heads, params, "attn.gates", sources)
+
+    def heads(name: str, width: int) -> list[Tensor]:
+        return at(name, list((x @ params[f"attn.{name}_proj.weight"].T).split(width, dim=-1)))
+
+    q = sources["q"] = heads("q", key)
+    return q, heads("k", key), heads("v", value), at
+
+
 def _row(
     cfg: LayerConfig, hidden_dim: int, params: Params, x: Tensor, resid: Tensor, docs: list[int]
 ) -> Tensor:
     mixer = cfg.mixer
     assert isinstance(mixer, GatedDeltaConfig)
     key, value = mixer.key_width(hidden_dim), mixer.value_width(hidden_dim)
-
-    def at(site: str, heads: list[Tensor]) -> list[Tensor]:
-        return _at_site(cfg, site, heads, params, "attn.gates", sources)
-
-    sources: dict[str, object] = {"x": x, "resid": resid}
-    q = at("q", list((x @ params["attn.q_proj.weight"].T).split(key, dim=-1)))
-    sources["q"] = q
-    k = at("k", list((x @ params["attn.k_proj.weight"].T).split(key, dim=-1)))
-    v = at("v", list((x @ params["attn.v_proj.weight"].T).split(value, dim=-1)))
+    q, k, v, at = projected(cfg, params, x, resid, key, value)
     mixed = reference_short_conv(torch.cat((*q, *k, *v), dim=-1), params["attn.conv.weight"], docs)
     mixed = mixed / (1 + torch.exp(-mixed))
     widths = [key] * (2 * mixer.key_heads) + [value] * mixer.num_heads

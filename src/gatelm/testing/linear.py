@@ -12,8 +12,8 @@ from gatelm.nn.mixers.linear import EPS, LinearAttentionConfig
 from gatelm.nn.mixers.mamba2 import Mamba2Config
 from gatelm.nn.positions.rope import RopeConfig
 from gatelm.nn.shapes import Float, Int, Tensor
-from gatelm.testing.delta import begins, reference_short_conv
-from gatelm.testing.reference import Params, _at_site, _norm, by_row
+from gatelm.testing.delta import begins, projected, reference_short_conv
+from gatelm.testing.reference import Params, _norm, by_row
 
 NAIVE_FEATURE_MAPS: dict[str, Callable[[Tensor], Tensor]] = {
     "elu1": lambda x: torch.where(x > 0, x + 1, torch.exp(x)),
@@ -60,15 +60,7 @@ def _linear_row(
     mixer = cfg.mixer
     assert isinstance(mixer, LinearAttentionConfig)
     width, group = mixer.width(hidden_dim), mixer.num_heads // mixer.kv_heads
-
-    def at(site: str, heads: list[Tensor]) -> list[Tensor]:
-        return _at_site(cfg, site, heads, params, "attn.gates", sources)
-
-    sources: dict[str, object] = {"x": x, "resid": resid}
-    q = at("q", list((x @ params["attn.q_proj.weight"].T).split(width, dim=-1)))
-    sources["q"] = q
-    k = at("k", list((x @ params["attn.k_proj.weight"].T).split(width, dim=-1)))
-    v = at("v", list((x @ params["attn.v_proj.weight"].T).split(width, dim=-1)))
+    q, k, v, at = projected(cfg, params, x, resid, width, width)
     phi = NAIVE_FEATURE_MAPS[mixer.feature_map]
     outputs = []
     for h in range(mixer.num_heads):
@@ -123,15 +115,7 @@ def _mamba2_row(
     mixer = cfg.mixer
     assert isinstance(mixer, Mamba2Config)
     width, state_dim, groups = mixer.width(hidden_dim), mixer.state_dim, mixer.num_groups
-
-    def at(site: str, heads: list[Tensor]) -> list[Tensor]:
-        return _at_site(cfg, site, heads, params, "attn.gates", sources)
-
-    sources: dict[str, object] = {"x": x, "resid": resid}
-    c = at("q", list((x @ params["attn.q_proj.weight"].T).split(state_dim, dim=-1)))
-    sources["q"] = c
-    b = at("k", list((x @ params["attn.k_proj.weight"].T).split(state_dim, dim=-1)))
-    v = at("v", list((x @ params["attn.v_proj.weight"].T).split(width, dim=-1)))
+    c, b, v, at = projected(cfg, params, x, resid, state_dim, width)
     mixed = reference_short_conv(torch.cat((*v, *b, *c), dim=-1), params["attn.conv.weight"], docs)
     if "attn.conv.bias" in params:
         mixed = mixed + params["attn.conv.bias"]

@@ -14,7 +14,7 @@ from gatelm.nn.block import LayerConfig
 from gatelm.nn.gates.gate import ACTIVATIONS, GateConfig, SiteActivationConfig, SiteNormConfig
 from gatelm.nn.norm import NormConfig
 from gatelm.nn.shapes import Float, Int, Tensor
-from gatelm.testing.patterns import added
+from gatelm.testing.patterns import added, visible
 from gatelm.testing.rope import reference_frequency
 
 Params = Mapping[str, Tensor]
@@ -52,13 +52,6 @@ def by_row(
     length = inputs[0].shape[1]
     ids = [[0] * length] * len(inputs[0]) if documents is None else documents.tolist()
     return torch.stack([row(*of_row, docs) for *of_row, docs in zip(*inputs, ids, strict=True)])
-
-
-def visible(i: int, j: int, documents: list[int], window_tokens: int | None) -> bool:
-    """Whether query i may attend to key j."""
-    return (
-        j <= i and documents[i] == documents[j] and (window_tokens is None or i - j < window_tokens)
-    )
 
 
 def _layer_row(cfg: LayerConfig, hidden_dim: int, params: Params, resid: Tensor, docs: list[int]):
@@ -115,7 +108,7 @@ def _attention_row(
     for h in range(mixer.num_heads):
         rows, lse = [], []
         for i in range(x.shape[0]):
-            keys = [j for j in range(x.shape[0]) if visible(i, j, docs, mixer.window_tokens)]
+            keys = [j for j in range(x.shape[0]) if visible(i, j, docs, mixer.pattern)]
             bias = torch.tensor([added(i, j, h, mixer.pattern) for j in keys], dtype=x.dtype)
             exponentials = torch.exp(scale * (k[h // group][keys] @ q[h][i]) + bias)
             total = exponentials.sum()

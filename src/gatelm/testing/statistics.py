@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from gatelm.nn.attention.masks import PADDING, AttentionMask
@@ -36,35 +38,20 @@ def naive_weights(
 
 
 def naive_attention_rows(
-    q: Float[Tensor, "B T N H"],
-    k: Float[Tensor, "B S K H"],
-    mask: AttentionMask,
-    *,
-    scale: float,
-    window_tokens: int | None = None,
-    pattern: Pattern | None = None,
-    softcap: float | None = None,
-    sink_logits: Float[Tensor, "N"] | None = None,
-    alibi_slopes: tuple[float, ...] | None = None,
+    q: Float[Tensor, "B T N H"], k: Float[Tensor, "B S K H"], mask: AttentionMask, **options: Any
 ) -> dict[str, Tensor]:
-    """The fields of `analysis.statistics.streaming.AttentionRows`, by loops and full matrices."""
-    scores, weights, lse = naive_weights(
-        q,
-        k,
-        mask,
-        scale=scale,
-        window_tokens=window_tokens,
-        pattern=pattern,
-        softcap=softcap,
-        sink_logits=sink_logits,
-        alibi_slopes=alibi_slopes,
-    )
+    """The fields of `analysis.statistics.streaming.AttentionRows`, by loops and full matrices.
+
+    options: those of `naive_weights`.
+    """
+    scores, weights, lse = naive_weights(q, k, mask, **options)
+    pattern = options.get("pattern") or Pattern(options.get("window_tokens"))
     batch, heads, num_queries, num_keys = weights.shape
     offset = num_keys - num_queries
     documents = mask.documents
     if documents is None:
         documents = torch.zeros(batch, num_keys, dtype=torch.long)
-    allowed = mask.dense(pattern or Pattern(window_tokens)).expand(batch, 1, -1, -1)[:, 0]
+    allowed = mask.dense(pattern).expand(batch, 1, -1, -1)[:, 0]
     rows = {
         name: torch.zeros(batch, heads, num_queries, dtype=weights.dtype)
         for name in ("first_weight", "entropy", "entropy_without_first")

@@ -9,7 +9,7 @@ from gatelm.nn.attention.masks import AttentionMask, positions_in_documents
 from gatelm.nn.block import Block, LayerConfig
 from gatelm.nn.cache import KVCache
 from gatelm.nn.forward_state import Context
-from gatelm.nn.gates.gate import ACTIVATIONS, INPUT_DOCS, OPERATIONS, SHARINGS, bias_for_open_share
+from gatelm.nn.gates.gate import ACTIVATIONS, INPUT_DOCS, OPERATIONS, SHARINGS
 from gatelm.nn.gates.presets import GATE_PRESETS, PRESET_DOCS
 from gatelm.nn.gates.sites import SITES
 from gatelm.nn.init import init_weights
@@ -211,8 +211,3 @@ def test_learned_sink_gate_equals_softmax_with_an_extra_logit() -> None:
     values = seen["v_gated"].repeat_interleave(2, dim=2)
     expected = torch.einsum("bnts,bsnh->btnh", probs, values)
     torch.testing.assert_close(seen["sdpa_gated"], expected, atol=1e-12, rtol=1e-12)
-
-
-def test_bias_for_open_share() -> None:
-    share = torch.sigmoid(torch.tensor(bias_for_open_share(0.9)))
-    assert share.item() == pytest.approx(0.9)

@@ -7,7 +7,6 @@ Source: arXiv 2505.06708, eq. 5, and the variants around it; see docs/gates.md.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -332,8 +331,3 @@ def keep_top_k(scores: Float[Tensor, "B T L W"], top_k: TopK) -> Float[Tensor, "
     kept = scores.topk(top_k.k, dim=dim).indices
     mask = torch.zeros_like(scores).scatter_(dim, kept, 1.0)
     return scores * mask
-
-
-def bias_for_open_share(share: float) -> float:
-    """The bias at which a sigmoid gate with zero logits starts at `share` (0 < share < 1)."""
-    return math.log(share / (1.0 - share))

@@ -77,13 +77,7 @@ def start_gate(preset: str | GateConfig, how: str) -> GateConfig:
     gate = GATE_PRESETS[preset] if isinstance(preset, str) else preset
     name = preset if isinstance(preset, str) else f"the {gate.kind} at {gate.site}"
     allowed = ("sigmoid", "two_sigmoid") if how == "two_sigmoid" else ("sigmoid",)
-    if (
-        not isinstance(gate, GateConfig)
-        or gate.operation != "mul"
-        or gate.activation not in allowed
-        or gate.needs_lse
-        or gate.top_k is not None
-    ):
+    if not (isinstance(gate, GateConfig) and _is_plain(gate, allowed)):
         fitting = [n for n, g in GATE_PRESETS.items() if _is_plain(g)]
         raise ConfigError(
             f"{name}: {how} needs a multiplying gate with a plain {' or '.join(allowed)} "
@@ -210,11 +204,12 @@ def rescale(state: dict[str, Tensor], factors: Mapping[str, float]) -> None:
         state[name] = scaled
 
 
-def _is_plain(gate: Any) -> bool:
+def _is_plain(gate: Any, activations: tuple[str, ...] = ("sigmoid",)) -> bool:
+    """Whether the same score for every token is what a gate with zero weights gives."""
     return (
         isinstance(gate, GateConfig)
         and gate.operation == "mul"
-        and gate.activation == "sigmoid"
+        and gate.activation in activations
         and not gate.needs_lse
         and gate.top_k is None
     )
