@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 IGNORE = -100
@@ -15,21 +17,21 @@ IGNORE = -100
 class Batch:
     """Rows of tokens and what follows each of them."""
 
-    tokens: Tensor
-    """(B, T) int64."""
-    targets: Tensor
-    """(B, T) int64: the next token, or IGNORE."""
-    documents: Tensor | None = None
-    """(B, T) int64: the document of each position, numbered from 0 in every row; -1 is padding.
+    tokens: Int64[Tensor, "B T"]
+    targets: Int64[Tensor, "B T"]
+    """The next token, or IGNORE."""
+    documents: Int64[Tensor, "B T"] | None = None
+    """The document of each position, numbered from 0 in every row; -1 is padding.
     None: every row is one document without padding, or documents may see each other."""
-    marks: dict[str, Tensor] = field(default_factory=dict)
-    """(B, T) bool by name: sets of query positions, such as "trigger"."""
-    memory: Tensor | None = None
-    """A second sequence a row, such as patches of an image (B, M, P), for models that read one."""
-    memory_mask: Tensor | None = None
-    """(B, M) bool, False at its padding."""
+    marks: dict[str, Bool[Tensor, "B T"]] = field(default_factory=dict)
+    """Sets of query positions by name, such as "trigger"."""
+    memory: Float[Tensor, "B M P"] | Int64[Tensor, "B M"] | None = None
+    """A second sequence a row, such as patches of an image, for models that read one."""
+    memory_mask: Bool[Tensor, "B M"] | None = None
+    """False at the padding of the second sequence."""
 
     def __len__(self) -> int:
+        """Number of rows."""
         return self.tokens.shape[0]
 
     @property
@@ -39,18 +41,20 @@ class Batch:
 
     def rows(self, start: int, stop: int) -> Batch:
         """The rows start..stop, for microbatches."""
-        cut = slice(start, stop)
-        documents = None if self.documents is None else self.documents[cut]
-        marks = {name: mark[cut] for name, mark in self.marks.items()}
-        memory = [None if t is None else t[cut] for t in (self.memory, self.memory_mask)]
-        return Batch(self.tokens[cut], self.targets[cut], documents, marks, *memory)
+        return self._each(lambda tensor: tensor[start:stop])
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on another device."""
-        documents = None if self.documents is None else self.documents.to(device)
-        marks = {name: mark.to(device) for name, mark in self.marks.items()}
-        memory = [None if t is None else t.to(device) for t in (self.memory, self.memory_mask)]
-        return Batch(self.tokens.to(device), self.targets.to(device), documents, marks, *memory)
+        return self._each(lambda tensor: tensor.to(device))
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        """The batch with every tensor changed."""
+        optional = (self.documents, self.memory, self.memory_mask)
+        documents, memory, memory_mask = (None if t is None else change(t) for t in optional)
+        marks = {name: change(mark) for name, mark in self.marks.items()}
+        return Batch(
+            change(self.tokens), change(self.targets), documents, marks, memory, memory_mask
+        )
 
     @property
     def second(self) -> dict[str, Tensor | None]:

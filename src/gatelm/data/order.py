@@ -5,13 +5,14 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
+from jaxtyping import Int64
 
 _ORDER_STREAM = 0x6F72  # keeps the order's random numbers apart from every other use of the seed
 
 
 @lru_cache(maxsize=4)
-def epoch_permutation(seed: int, epoch: int, num_sequences: int) -> np.ndarray:
-    """The order of one epoch: a permutation of range(num_sequences), read-only, int64."""
+def epoch_permutation(seed: int, epoch: int, num_sequences: int) -> Int64[np.ndarray, " n"]:
+    """The order of one epoch: a permutation of range(num_sequences), read-only."""
     sequence = np.random.SeedSequence([_ORDER_STREAM, seed, epoch])
     order = np.random.Generator(np.random.Philox(sequence)).permutation(num_sequences)
     order.flags.writeable = False
@@ -42,8 +43,8 @@ def sequence_indices(
     num_sequences: int,
     rank: int = 0,
     world_size: int = 1,
-) -> np.ndarray:
-    """The sequences that `rank` reads at `step` (from 0), int64.
+) -> Int64[np.ndarray, " b"]:
+    """The sequences that `rank` reads at `step` (from 0).
 
     The global order is the epochs' permutations one after another, cut into batches of
     `batch_size`; a batch may straddle two epochs. Ranks take disjoint contiguous slices of it,

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
+from jaxtyping import Bool, Int64
 
 from gatelm.data.batch import IGNORE
 
@@ -21,15 +22,16 @@ Packing = Literal["concat", "best_fit"]
 RowStart = Literal["bos", "stream"]
 
 
+@runtime_checkable
 class Stream(Protocol):
     """Tokens with BOS in front of every document; `shards.TokenStream` is one."""
 
     num_tokens: int
-    document_starts: np.ndarray
+    document_starts: Int64[np.ndarray, " d"]
     """Sorted positions of the documents' BOS, the first at 0."""
 
-    def read(self, start: int, stop: int) -> np.ndarray:
-        """Tokens start..stop, int64; `stop` may lie past the end."""
+    def read(self, start: int, stop: int) -> Int64[np.ndarray, " t"]:
+        """Tokens start..stop; `stop` may lie past the end."""
         ...
 
 
@@ -38,16 +40,17 @@ class RowPlan:
     """Which pieces of the stream make up each row: row r holds the pieces first[r]..first[r+1]."""
 
     seq_len: int
-    first: np.ndarray
-    """(rows + 1,) int64."""
-    starts: np.ndarray
-    """(pieces,) int64: where a piece starts in the stream."""
-    lengths: np.ndarray
-    """(pieces,) int64: its tokens, an inserted BOS not counted."""
-    inserted: np.ndarray
-    """(pieces,) bool: whether a BOS is put in front of it."""
+    first: Int64[np.ndarray, " r"]
+    """One more than there are rows."""
+    starts: Int64[np.ndarray, " pieces"]
+    """Where a piece starts in the stream."""
+    lengths: Int64[np.ndarray, " pieces"]
+    """Number of its tokens, an inserted BOS not counted."""
+    inserted: Bool[np.ndarray, " pieces"]
+    """Whether a BOS is put in front of it."""
 
     def __len__(self) -> int:
+        """Number of rows."""
         return len(self.first) - 1
 
 
@@ -66,9 +69,9 @@ def plan_rows(stream: Stream, seq_len: int, packing: Packing, row_start: RowStar
 
 
 def fill_rows(
-    stream: Stream, rows: RowPlan, indices: np.ndarray, *, bos_id: int, eos_id: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The rows `indices`: tokens, targets and row-local document ids, each (B, T) int64.
+    stream: Stream, rows: RowPlan, indices: Int64[np.ndarray, " B"], *, bos_id: int, eos_id: int
+) -> tuple[Int64[np.ndarray, "B T"], Int64[np.ndarray, "B T"], Int64[np.ndarray, "B T"]]:
+    """The rows `indices`: tokens, targets and row-local document ids.
 
     Padding is EOS with document -1.
     """

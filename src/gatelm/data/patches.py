@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
+from jaxtyping import Bool, Float32, Int64
 
 from gatelm.data.batch import IGNORE, Batch
 from gatelm.data.config import PatchRecallConfig
@@ -30,6 +31,7 @@ class PatchRecallSource(SyntheticSource):
         """(num_classes, patch_dim)."""
 
     def make(self, rng: np.random.Generator, num_sequences: int, rows: slice) -> Batch:
+        """Some rows of a batch of `num_sequences`, each with its image."""
         cfg, num_asked = self.cfg, self.seq_len // 2 + 1
         width = 1 + cfg.num_patches + num_asked
         noise = rng.spawn(1)[0].normal(size=(num_sequences, cfg.num_patches, cfg.patch_dim))
@@ -46,7 +48,12 @@ class PatchRecallSource(SyntheticSource):
         present = np.arange(cfg.num_patches) < counts
         return self._batch(sequences[rows], patches[rows], present[rows])
 
-    def _batch(self, sequences: np.ndarray, patches: np.ndarray, present: np.ndarray) -> Batch:
+    def _batch(
+        self,
+        sequences: Int64[np.ndarray, "B t"],
+        patches: Float32[np.ndarray, "B M P"],
+        present: Bool[np.ndarray, "B M"],
+    ) -> Batch:
         is_asked = np.zeros((len(sequences), self.seq_len), dtype=bool)
         is_asked[:, 1::2] = True
         following = sequences[:, 1 : self.seq_len + 1]

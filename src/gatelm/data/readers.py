@@ -8,8 +8,9 @@ import json
 import lzma
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from io import BufferedIOBase
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from gatelm.data.config import CorpusConfig
 from gatelm.data.corpora import PackagedCorpus, resolve_source
@@ -125,7 +126,7 @@ def _read_file(path: Path, cfg: CorpusConfig) -> Iterator[tuple[str, str]]:
         raise DataError(f"{path}: cannot be read ({reason})") from None
 
 
-def _open(path: Path) -> IO[bytes]:
+def _open(path: Path) -> BufferedIOBase:
     return _COMPRESSED.get(path.suffix.lower(), open)(path, "rb")
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from jaxtyping import Int64
 
 from gatelm.config import Config, ConfigError
 from gatelm.data.errors import DataError
@@ -50,6 +51,7 @@ class SplitInfo(Config):
     document_starts: FileInfo
 
     def files(self) -> tuple[FileInfo, ...]:
+        """All files of the split."""
         return (*self.shards, self.document_starts)
 
 
@@ -71,6 +73,7 @@ class Manifest(Config):
     """16 hex digits of the SHA-256 of the content: tokens, documents, tokenizer."""
 
     def compute_fingerprint(self) -> str:
+        """The fingerprint of what the manifest lists, but for where it came from."""
         content = self.model_dump(mode="json", exclude={"source", "input_key", "fingerprint"})
         canonical = json.dumps(content, sort_keys=True)
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
@@ -88,7 +91,7 @@ class SplitWriter:
         self._shards: list[FileInfo] = []
         self._file = _HashedFile(self._next_path())
 
-    def add(self, ids: np.ndarray, text_bytes: int) -> None:
+    def add(self, ids: Int64[np.ndarray, " n"], text_bytes: int) -> None:
         """One document's ids, without BOS."""
         if self._tokens_in_shard >= SHARD_TOKENS:
             self._shards.append(self._file.close())
@@ -167,10 +170,11 @@ class TokenStream:
 
     @property
     def num_documents(self) -> int:
+        """Number of documents in the split."""
         return len(self.document_starts)
 
-    def read(self, start: int, stop: int) -> np.ndarray:
-        """Tokens start..stop as int64, across shards; `stop` may lie past the end."""
+    def read(self, start: int | np.integer, stop: int | np.integer) -> Int64[np.ndarray, " t"]:
+        """Tokens start..stop, across shards; `stop` may lie past the end."""
         stop = min(stop, self.num_tokens)
         first = int(np.searchsorted(self._ends, start, side="right"))
         parts = []

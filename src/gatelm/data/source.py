@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -27,14 +27,19 @@ from gatelm.data.synthetic import AssociativeRecallSource, BigramBackcopySource
 from gatelm.data.tokenizer import Tokenizer
 
 
+@runtime_checkable
 class Source(Protocol):
     """What training and analysis know about data."""
 
     @property
-    def vocab_size(self) -> int: ...
+    def vocab_size(self) -> int:
+        """One more than the largest id."""
+        ...
 
     @property
-    def seq_len(self) -> int: ...
+    def seq_len(self) -> int:
+        """Tokens in a row."""
+        ...
 
     @property
     def fingerprint(self) -> str:
@@ -42,7 +47,9 @@ class Source(Protocol):
         ...
 
     @property
-    def tokenizer(self) -> Tokenizer | None: ...
+    def tokenizer(self) -> Tokenizer | None:
+        """None: the tokens of a synthetic task have no text."""
+        ...
 
     @property
     def bytes_per_token(self) -> float | None:
@@ -51,7 +58,7 @@ class Source(Protocol):
 
     @property
     def sequences_per_epoch(self) -> int | None:
-        """None: endless."""
+        """Number of training rows; None: endless."""
         ...
 
     @property
@@ -76,7 +83,7 @@ class Source(Protocol):
         ...
 
     def decode_tokens(self, ids: list[int]) -> list[str]:
-        """A display string an id."""
+        """A display string for each id."""
         ...
 
 
@@ -121,7 +128,7 @@ class TextSource:
             )
 
     def decode_tokens(self, ids: list[int]) -> list[str]:
-        """A display string an id."""
+        """A display string for each id."""
         return self.tokenizer.display(ids)
 
     def _plan(self, stream: TokenStream) -> RowPlan:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
+from jaxtyping import Float, Float64, Int64
 
 from gatelm.data.batch import IGNORE, Batch
 from gatelm.data.config import (
@@ -49,11 +50,11 @@ class SyntheticSource:
         self.bytes_per_token: float | None = None
         self.sequences_per_epoch: int | None = None
 
-    def sample(self, rng: np.random.Generator, num_sequences: int) -> np.ndarray:
-        """(num_sequences, seq_len + 1) int64; the first rows do not depend on how many follow."""
+    def sample(self, rng: np.random.Generator, num_sequences: int) -> Int64[np.ndarray, "B S"]:
+        """Sequences of S = seq_len + 1 tokens; the first do not depend on how many follow."""
         raise NotImplementedError
 
-    def label(self, sequences: np.ndarray) -> Batch:
+    def label(self, sequences: Int64[np.ndarray, "B S"]) -> Batch:
         """Targets and marks of sampled sequences."""
         raise NotImplementedError
 
@@ -101,7 +102,7 @@ class BigramBackcopySource(SyntheticSource):
         self._accept, self._alias = alias_tables(self.table)
         self.loss_floor, self.mark_floor = self._floors()
 
-    def sample(self, rng: np.random.Generator, num_sequences: int) -> np.ndarray:
+    def sample(self, rng: np.random.Generator, num_sequences: int) -> Int64[np.ndarray, "B S"]:
         """One draw from an alias table per token, over all rows at once."""
         length, columns = self.cfg.seq_len + 1, self.cfg.num_tokens
         uniform = np.ascontiguousarray(rng.random((num_sequences, length - 1)).T)
@@ -119,7 +120,8 @@ class BigramBackcopySource(SyntheticSource):
             out[t + 1] = np.where(self._is_trigger[out[t]], out[t - 1], drawn)
         return np.ascontiguousarray(out.T)
 
-    def label(self, sequences: np.ndarray) -> Batch:
+    def label(self, sequences: Int64[np.ndarray, "B S"]) -> Batch:
+        """Every token is a target, that after BOS among them."""
         tokens = sequences[:, :-1]
         trigger = self._is_trigger[tokens]
         non_trigger = ~trigger
@@ -176,7 +178,8 @@ class AssociativeRecallSource(SyntheticSource):
         self.loss_floor, self.mark_floor = 0.0, {"recall": 0.0}
         self._first_query = 1 + 2 * cfg.num_pairs
 
-    def sample(self, rng: np.random.Generator, num_sequences: int) -> np.ndarray:
+    def sample(self, rng: np.random.Generator, num_sequences: int) -> Int64[np.ndarray, "B S"]:
+        """Pairs and queries from one uniform number for each key, value and query."""
         cfg = self.cfg
         num_queries = -(-(cfg.seq_len - 2 * cfg.num_pairs) // 2)
         rounds = -(-num_queries // cfg.num_pairs)
@@ -197,7 +200,8 @@ class AssociativeRecallSource(SyntheticSource):
         out[:, self._first_query + 1 :: 2] = np.take_along_axis(values, asked, axis=1)
         return out[:, : cfg.seq_len + 1]
 
-    def label(self, sequences: np.ndarray) -> Batch:
+    def label(self, sequences: Int64[np.ndarray, "B S"]) -> Batch:
+        """The values after the query keys are targets, no other token is."""
         recall = np.zeros((len(sequences), self.seq_len), dtype=bool)
         recall[:, self._first_query :: 2] = True
         targets = np.where(recall, sequences[:, 1:], IGNORE)
@@ -215,7 +219,7 @@ class AssociativeRecallSource(SyntheticSource):
         ]
 
 
-def stationary_distribution(table: np.ndarray) -> np.ndarray:
+def stationary_distribution(table: Float[np.ndarray, "n n"]) -> Float[np.ndarray, " n"]:
     """The chain's long-run token frequencies: power iteration on the lazy chain."""
     frequency = np.full(len(table), 1 / len(table))
     for _ in range(10_000):
@@ -226,9 +230,11 @@ def stationary_distribution(table: np.ndarray) -> np.ndarray:
     return frequency
 
 
-def alias_tables(table: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def alias_tables(
+    table: Float[np.ndarray, "r c"],
+) -> tuple[Float64[np.ndarray, "r c"], Int64[np.ndarray, "r c"]]:
     """Walker's alias method for every row: draw a column uniformly, keep it with probability
-    `accept`, else take `alias`. Both (rows, columns)."""
+    `accept`, else take `alias`."""
     rows, columns = table.shape
     accept = np.ones((rows, columns))
     alias = np.tile(np.arange(columns), (rows, 1))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import tokenizers
+from jaxtyping import Int64
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from gatelm.data.errors import DataError
@@ -60,22 +61,22 @@ class Tokenizer:
         settings = json.dumps([self.bos, self.eos])
         return hashlib.sha256((self.to_json() + settings).encode()).hexdigest()[:16]
 
-    def encode(self, text: str) -> np.ndarray:
-        """(n,) int64 ids, without BOS or EOS."""
+    def encode(self, text: str) -> Int64[np.ndarray, " n"]:
+        """The ids of a text, without BOS or EOS."""
         return self.encode_batch([text])[0]
 
-    def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
+    def encode_batch(self, texts: Sequence[str]) -> list[Int64[np.ndarray, " _"]]:
         """Ids of several texts, in parallel over the texts."""
         if self._is_bytes:
             return [np.frombuffer(t.encode(), dtype=np.uint8).astype(np.int64) for t in texts]
         encodings = self._inner.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings]
 
-    def decode(self, ids: Iterable[int]) -> str:
+    def decode(self, ids: Iterable[int | np.integer]) -> str:
         """The text of some ids, special tokens left out."""
         return self._inner.decode([int(i) for i in ids], skip_special_tokens=True)
 
-    def display(self, ids: Iterable[int]) -> list[str]:
+    def display(self, ids: Iterable[int | np.integer]) -> list[str]:
         """One readable string an id: bytes that are no character alone are written as \\xNN."""
         return [self._display(int(i)) for i in ids]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import torch
 from pydantic import Field, field_validator, model_validator
@@ -53,7 +53,7 @@ class OptimizerConfig(Config):
         return {**data, "groups": groups, "group_order": order}
 
     @model_validator(mode="after")
-    def _order_names_every_group_once(self) -> Self:
+    def _order_names_every_group_once(self) -> OptimizerConfig:
         for name in self.group_order:
             if name not in self.groups:
                 raise ValueError(

@@ -89,7 +89,7 @@ def lr_factor(schedule: ScheduleConfig, step: int, total_steps: int) -> float:
 def decayed(
     schedule: LinearSchedule | CosineSchedule | WSDSchedule,
     shape: str,
-    start: float,
+    start: int | float,
     step: int,
     total_steps: int,
 ) -> float:
