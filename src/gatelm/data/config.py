@@ -57,9 +57,9 @@ class CorpusConfig(Config):
     holdout_every: int = Field(default=20, ge=2)
     """Every n-th document is held out for validation, never trained on."""
     max_documents: int | None = Field(default=None, ge=1)
-    """Stop after so many documents."""
+    """Largest number of documents to read."""
     max_bytes: int | None = Field(default=None, ge=1)
-    """Stop before the document with which the text would pass so many bytes of UTF-8."""
+    """Largest size of the text in bytes of UTF-8; reading stops before the document beyond it."""
 
 
 class TextDataConfig(CorpusConfig):

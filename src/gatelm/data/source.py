@@ -68,7 +68,7 @@ class Source(Protocol):
 
     @property
     def mark_floor(self) -> dict[str, float]:
-        """The same over the positions of each mark."""
+        """The expected loss over the positions of each mark."""
         ...
 
     def batch(self, step: int, *, batch_size: int, rank: int = 0, world_size: int = 1) -> Batch:

@@ -29,7 +29,7 @@ def _generator(stream: int, *key: int) -> np.random.Generator:
 
 
 def task_generator(task_seed: int) -> np.random.Generator:
-    """For what belongs to the task itself, the same in every run."""
+    """Random numbers for what belongs to the task itself, the same in every run."""
     return _generator(_TASK, task_seed)
 
 
@@ -40,7 +40,7 @@ class SyntheticSource:
     loss_floor: float
     """Nats a target of the best possible predictor, as an expectation over the task."""
     mark_floor: dict[str, float]
-    """The same over each mark's positions."""
+    """The best loss over the positions of each mark."""
 
     def __init__(self, cfg: SyntheticConfig, seed: int) -> None:
         self.cfg, self.seed = cfg, seed

@@ -51,7 +51,7 @@ def init_weights(model: Decoder, seed: int) -> None:
     for name, parameter in model.named_parameters():
         value, start = std.get(name), STARTS.get(name.rpartition(".")[2])
         if value is not None:
-            parameter.copy_(_normal(parameter, value, seed, name))
+            parameter.copy_(normal(parameter, value, seed, name))
         elif start is not None:
             parameter.copy_(start(_uniform(parameter, seed, name)).to(parameter))
     for name, module in model.named_modules():
@@ -86,7 +86,8 @@ STARTS: dict[str, Callable[[Tensor], Tensor]] = {
 """Parameters by the last part of their name, from numbers drawn uniformly between 0 and 1."""
 
 
-def _normal(like: Tensor, std: float, seed: int, name: str) -> Tensor:
+def normal(like: Tensor, std: float, seed: int, name: str) -> Tensor:
+    """Normal numbers that the seed and the parameter's name decide, in the shape of `like`."""
     sample = torch.empty(like.shape, dtype=torch.float32)
     return sample.normal_(generator=_generator(seed, name)).mul_(std).to(like)
 

@@ -66,7 +66,7 @@ class InitConfig(Config):
 
     std: float = Field(default=0.02, gt=0)
     embedding_std: float | None = Field(default=None, gt=0)
-    """Of token and position embeddings; None: `std`."""
+    """Standard deviation of token and position embeddings; None: `std`."""
     residual_scale: Literal["none", "depth"] = "depth"
     """depth: W_o and W_down start 1/sqrt(2 num_layers) smaller (GPT-2)."""
 
@@ -85,7 +85,8 @@ class ModelConfig(Config):
     final_norm: NormConfig = NormConfig()
     init: InitConfig = InitConfig()
     encoder: EncoderConfig | None = None
-    """Of the second sequence that layers with `mixer.memory` read; None: it is given as states."""
+    """The encoder of the second sequence, which layers with `mixer.memory` read; None: the
+    sequence is given as states."""
 
     @model_validator(mode="after")
     def _check(self) -> ModelConfig:

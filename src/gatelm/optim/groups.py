@@ -148,7 +148,7 @@ def set_lr(optimizer: torch.optim.Optimizer, lr: float, step: int = 0) -> None:
 
 @contextmanager
 def frozen(optimizer: torch.optim.Optimizer, step: int) -> Iterator[None]:
-    """In the body, groups that do not train yet after `step` finished steps need no gradients."""
+    """Compute no gradients in the body for groups that do not train yet after `step` steps."""
     waiting = [
         parameter
         for group in optimizer.param_groups

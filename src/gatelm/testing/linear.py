@@ -10,10 +10,9 @@ import torch
 from gatelm.nn.block import LayerConfig
 from gatelm.nn.mixers.linear import EPS, LinearAttentionConfig
 from gatelm.nn.mixers.mamba2 import Mamba2Config
-from gatelm.nn.positions.rope import RopeConfig
 from gatelm.nn.shapes import Float, Int, Tensor
 from gatelm.testing.delta import begins, projected, reference_short_conv
-from gatelm.testing.reference import Params, _norm, by_row
+from gatelm.testing.reference import Params, _norm, _rope, by_row
 
 NAIVE_FEATURE_MAPS: dict[str, Callable[[Tensor], Tensor]] = {
     "elu1": lambda x: torch.where(x > 0, x + 1, torch.exp(x)),
@@ -68,8 +67,8 @@ def _linear_row(
         turned_q, turned_k = plain_q, plain_k
         if mixer.rope is not None:
             turned_q, turned_k = (
-                _turned(mixer.rope, plain_q, docs),
-                _turned(mixer.rope, plain_k, docs),
+                _rope(mixer.rope, plain_q, docs),
+                _rope(mixer.rope, plain_k, docs),
             )
         rows = []
         for i in range(x.shape[0]):
@@ -87,26 +86,6 @@ def _linear_row(
         outputs.append(y)
     y = torch.cat(at("sdpa", outputs), dim=-1) @ params["attn.o_proj.weight"].T
     return at("out", [y])[0]
-
-
-def _turned(rope: RopeConfig, x: Tensor, docs: list[int]) -> Tensor:
-    """Each pair of channels as a complex number, turned by its angle."""
-    turning, starts, rows = rope.rotary_dim(x.shape[-1]), begins(docs), []
-    pairs = turning // 2
-    exponent = torch.arange(pairs, dtype=torch.float32) * 2 / turning
-    for t in range(x.shape[0]):
-        position = t - max(j for j in range(t + 1) if starts[j])
-        # the module computes angles in float32
-        angle = torch.tensor(float(position)) * rope.base**-exponent
-        turn = torch.complex(torch.cos(angle), torch.sin(angle))
-        halves = rope.pairs == "halves"
-        real = x[t, :pairs] if halves else x[t, 0:turning:2]
-        imaginary = x[t, pairs:turning] if halves else x[t, 1:turning:2]
-        turned = torch.complex(real, imaginary) * turn
-        both = (turned.real, turned.imag)
-        both = torch.cat(both) if halves else torch.stack(both, dim=-1).flatten()
-        rows.append(torch.cat((both, x[t, turning:])))
-    return torch.stack(rows)
 
 
 def _mamba2_row(

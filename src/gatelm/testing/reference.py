@@ -13,6 +13,7 @@ import torch
 from gatelm.nn.block import LayerConfig
 from gatelm.nn.gates.gate import ACTIVATIONS, GateConfig, SiteActivationConfig, SiteNormConfig
 from gatelm.nn.norm import NormConfig
+from gatelm.nn.positions.rope import RopeConfig
 from gatelm.nn.shapes import Float, Int, Tensor
 from gatelm.testing.patterns import added, visible
 from gatelm.testing.rope import reference_frequency
@@ -100,7 +101,7 @@ def _attention_row(
         q = [_norm(mixer.qk_norm, t, params.get("attn.q_norm.weight")) for t in q]
         k = [_norm(mixer.qk_norm, t, params.get("attn.k_norm.weight")) for t in k]
     if mixer.rope is not None:
-        q, k = [_rope(cfg, t, docs) for t in q], [_rope(cfg, t, docs) for t in k]
+        q, k = [_rope(mixer.rope, t, docs) for t in q], [_rope(mixer.rope, t, docs) for t in k]
     q = _at_site(cfg, "q_rot", q, params, "attn.gates", sources)
     k = _at_site(cfg, "k_rot", k, params, "attn.gates", sources)
     scale = width**-0.5 if mixer.scale is None else mixer.scale
@@ -133,9 +134,8 @@ def _norm(cfg: NormConfig, x: Tensor, weight: Tensor | None) -> Tensor:
     return y * (1 + weight if cfg.weight == "zero_centred" else weight)
 
 
-def _rope(cfg: LayerConfig, x: Tensor, docs: list[int]) -> Tensor:
-    rope = cfg.attention.rope
-    assert rope is not None
+def _rope(rope: RopeConfig, x: Tensor, docs: list[int]) -> Tensor:
+    """Each pair of channels of x (T,H), turned by its angle."""
     turning = rope.rotary_dim(x.shape[-1])
     rows = []
     for i in range(x.shape[0]):

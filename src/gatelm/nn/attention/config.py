@@ -6,13 +6,12 @@ from collections.abc import Collection
 
 from gatelm.config import ConfigError
 from gatelm.nn.attention.backends import BACKENDS
-from gatelm.nn.attention.heads import check_kv_heads, check_width
 from gatelm.nn.attention.module import Attention
 from gatelm.nn.attention.settings import AttentionSettings
 from gatelm.nn.cost import ParamCount
 from gatelm.nn.gates.gate import GateConfig
 from gatelm.nn.gates.sites import SITES
-from gatelm.nn.mixers.base import Modifiers
+from gatelm.nn.mixers.base import Modifiers, check_kv_heads, check_width
 
 
 class AttentionConfig(AttentionSettings):
@@ -38,7 +37,7 @@ class AttentionConfig(AttentionSettings):
         return ParamCount(hidden_dim * (2 * queries + 2 * keys), bias[self.bias], on_heads)
 
     def mixing_flops_per_token(self, hidden_dim: int, seq_len: int) -> int:
-        """Of the whole T x T square, as kernels' counters do: no discount for causality."""
+        """FLOPs of the whole T x T square, as kernels count them: no discount for causality."""
         both = self.width(hidden_dim) + self.value_width(hidden_dim)
         return 2 * self.num_heads * both * (self.memory.max_tokens if self.memory else seq_len)
 

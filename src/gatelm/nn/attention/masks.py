@@ -56,25 +56,21 @@ class AttentionMask:
 
     def is_plain_causal(self, pattern: Pattern) -> bool:
         """Whether a kernel's own causal flag says it all."""
-        return (
-            self._is_whole(pattern)
-            and pattern.direction == "causal"
-            and self.num_queries == self.num_keys
-        )
+        return self._is_ordered(pattern) and self.num_queries == self.num_keys
 
     def is_causal_tail(self, pattern: Pattern) -> bool:
         """Whether the queries are the last tokens of one text, and order alone decides."""
-        return (
-            self._is_whole(pattern)
-            and pattern.direction == "causal"
-            and pattern.keys == "own"
-            and self.num_keys == self.num_tokens
-        )
+        own = pattern.keys == "own" and self.num_keys == self.num_tokens
+        return own and self._is_ordered(pattern)
 
     def sees_everything(self, pattern: Pattern) -> bool:
         """Whether no key is hidden: one document, no window, and none after the query."""
         last = self.num_queries == 1 or pattern.direction == "full"
         return self._is_whole(pattern) and last
+
+    def _is_ordered(self, pattern: Pattern) -> bool:
+        """Whether a query sees all keys up to its own token."""
+        return pattern.direction == "causal" and self._is_whole(pattern)
 
     def _is_whole(self, pattern: Pattern) -> bool:
         return (
@@ -155,7 +151,7 @@ class AttentionMask:
 
 
 class CrossMask(AttentionMask):
-    """That of a second sequence: all of it is seen but its padding, whatever the pattern.
+    """The mask of a second sequence: all but its padding is seen, whatever the pattern.
 
     valid: False at padding; a row without anything else sees its padding.
     """

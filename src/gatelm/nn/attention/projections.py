@@ -80,11 +80,11 @@ class LatentConfig(Config):
     kv_rank: int = Field(ge=1)
     """Numbers in the latent."""
     q_rank: int | None = Field(default=None, ge=1)
-    """Queries through a latent of so many numbers; None: one full matrix."""
+    """Numbers in the latent of the queries; None: one full matrix and no latent."""
     value_dim: int | None = Field(default=None, ge=1)
     """Channels of a head's values; None: as many as its queries have."""
     norm: NormConfig = NormConfig()
-    """Of the latents."""
+    """The norm of the latents."""
 
     def param_count(
         self, hidden_dim: int, num_heads: int, width: int, rotary_dim: int

@@ -45,7 +45,7 @@ class AttentionSettings(MixerSettings):
     window_tokens: int | None = Field(default=None, ge=1)
     """A query sees this many keys, itself included; None sees all before it."""
     first_tokens: int = Field(default=0, ge=0)
-    """Of a layer with a window: so many keys at the start of the document are seen past it."""
+    """Number of keys at the start of a document that queries see beyond their window."""
     sparsity: BlockSparseConfig | None = None
     """Only some blocks of keys are seen; None: all keys in reach."""
     direction: Direction = "causal"
@@ -56,11 +56,12 @@ class AttentionSettings(MixerSettings):
     scale: float | None = None
     """Factor on q k^T; None: 1/sqrt(head_dim)."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    """On the attention probabilities, in training."""
+    """Dropout of attention probabilities, in training."""
     backend: BackendName = Field(default="sdpa", json_schema_extra={"identity": False})
 
     @property
     def kv_heads(self) -> int:
+        """Number of key/value heads."""
         return self.num_kv_heads or self.num_heads
 
     @property

@@ -126,7 +126,7 @@ class MoE(nn.Module):
         return y
 
     def _logits(self, x: Float[Tensor, "M D"]) -> Float[Tensor, "M E"]:
-        """In the weights' own precision also under autocast: a rounded score changes the choice."""
+        """Router scores, not rounded under autocast either: rounding changes which experts win."""
         with torch.autocast(x.device.type, enabled=False):
             logits = self.router(x.to(self.router.weight.dtype))
         return logits.to(torch.promote_types(logits.dtype, torch.float32))

@@ -7,7 +7,6 @@ multiplies is then undone by dividing the matrix behind it by s: nothing to do f
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -23,6 +22,7 @@ from gatelm.nn.block import LayerConfig
 from gatelm.nn.gates.gate import ACTIVATIONS, GateConfig, GateInit
 from gatelm.nn.gates.presets import GATE_PRESETS
 from gatelm.nn.gates.sites import SITES
+from gatelm.nn.init import normal
 from gatelm.nn.model import LayerOverride, ModelConfig
 
 HOW_DOCS: dict[str, str] = {
@@ -259,14 +259,11 @@ def _gate_state(
     out: dict[str, Tensor] = {}
     for name, parameter in module.named_parameters():
         full = f"layers.{index}.{owner}gates.{gate.site}.{name}"
-        value = torch.zeros(parameter.shape)
-        if name == "bias":
-            value.fill_(gate.init.bias or 0.0)
-        elif name.endswith(".down"):
-            digest = hashlib.sha256(f"0/{full}".encode()).digest()
-            generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
-            value.normal_(generator=generator).mul_(parameter.shape[1] ** -0.5)
-        out[full] = value.to(like)
+        if name.endswith(".down"):
+            out[full] = normal(parameter, parameter.shape[1] ** -0.5, 0, full).to(like)
+        else:
+            start = gate.init.bias or 0.0 if name == "bias" else 0.0
+            out[full] = like.new_full(parameter.shape, start)
     return out
 
 

@@ -15,11 +15,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from gatelm.config import ConfigError, not_identity
-from gatelm.nn.attention.heads import check_width
 from gatelm.nn.cost import ParamCount
 from gatelm.nn.forward_state import Context
 from gatelm.nn.gates.sites import Sources
-from gatelm.nn.mixers.base import HeadShapes, MixerSettings, Modifiers
+from gatelm.nn.mixers.base import HeadShapes, MixerSettings, Modifiers, check_width
 from gatelm.nn.mixers.delta_rule import CHUNK_TOKENS, rule_for
 from gatelm.nn.mixers.recurrent import RecurrentMixer
 from gatelm.nn.mixers.short_conv import ShortConv
@@ -52,6 +51,7 @@ class GatedDeltaConfig(MixerSettings):
 
     @property
     def key_heads(self) -> int:
+        """Number of heads of queries and keys."""
         return self.num_key_heads or self.num_heads
 
     def key_width(self, hidden_dim: int) -> int:
@@ -63,7 +63,7 @@ class GatedDeltaConfig(MixerSettings):
         return self.value_dim or self.key_width(hidden_dim)
 
     def channels(self, hidden_dim: int) -> tuple[int, int, int]:
-        """Of all queries, all keys, all values."""
+        """Channels of all queries, all keys and all values."""
         keys = self.key_heads * self.key_width(hidden_dim)
         return keys, keys, self.num_heads * self.value_width(hidden_dim)
 

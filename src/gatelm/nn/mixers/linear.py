@@ -17,11 +17,16 @@ from torch import nn
 from torch.nn import functional as F
 
 from gatelm.config import ConfigError, choice
-from gatelm.nn.attention.heads import check_kv_heads, check_width
 from gatelm.nn.cost import ParamCount
 from gatelm.nn.forward_state import Context
 from gatelm.nn.gates.sites import Sources
-from gatelm.nn.mixers.base import HeadShapes, MixerSettings, Modifiers
+from gatelm.nn.mixers.base import (
+    HeadShapes,
+    MixerSettings,
+    Modifiers,
+    check_kv_heads,
+    check_width,
+)
 from gatelm.nn.mixers.recurrent import RecurrentMixer
 from gatelm.nn.mixers.scan import scan, scan_flops_per_token
 from gatelm.nn.norm import NormConfig
@@ -69,6 +74,7 @@ class LinearAttentionConfig(MixerSettings):
 
     @property
     def kv_heads(self) -> int:
+        """Number of key/value heads."""
         return self.num_kv_heads or self.num_heads
 
     def width(self, hidden_dim: int) -> int:

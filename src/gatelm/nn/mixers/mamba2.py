@@ -57,7 +57,7 @@ class Mamba2Config(MixerSettings):
         return self.head_dim or 2 * hidden_dim // self.num_heads
 
     def channels(self, hidden_dim: int) -> tuple[int, int, int]:
-        """Of all heads of x, B and C."""
+        """Channels of all heads of x, B and C."""
         keys = self.num_groups * self.state_dim
         return self.num_heads * self.width(hidden_dim), keys, keys
 
@@ -172,6 +172,7 @@ class GroupedRMSNorm(Norm):
         self.groups = groups
 
     def forward(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
+        """The normed x."""
         parts = to_float32(x).unflatten(-1, (self.groups, -1))
         y = rms_norm(parts, None, self.cfg.eps).flatten(-2)
         if self.weight is not None:

@@ -70,7 +70,7 @@ class ShortConv(nn.Module):
         starts: Bool[Tensor, "B T"] | None,
         tail: Float[Tensor, "B P C"] | None,
     ) -> tuple[list[Tensor], Float[Tensor, "B P C"]]:
-        """The same for tensors of heads whose channels are the C of the convolution, with SiLU."""
+        """Heads through the convolution and SiLU; all their channels are the C of `forward`."""
         flat, new_tail = self(torch.cat([t.flatten(2) for t in heads], dim=-1), starts, tail)
         parts = F.silu(flat).split([t.shape[2:].numel() for t in heads], dim=-1)
         return [p.unflatten(-1, t.shape[2:]) for p, t in zip(parts, heads, strict=True)], new_tail

@@ -20,7 +20,8 @@ class RopeConfig(Config):
     pairs: Literal["halves", "neighbours"] = "halves"
     """Which channels form a pair: i and i + rotary_dim/2, or 2i and 2i + 1."""
     scaling: RopeScaling | None = None
-    """For texts longer than those of training; None: frequencies are base^(-2i/rotary_dim)."""
+    """How texts longer than those of training are read; None: frequencies are
+    base^(-2i/rotary_dim)."""
 
     @property
     def length_dependent(self) -> bool:

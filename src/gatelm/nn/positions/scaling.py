@@ -69,6 +69,7 @@ class LinearScaling(_FromAnyLength):
     def frequencies(
         self, base: float, rotary_dim: int, lengths: Int[Tensor, "*B T"]
     ) -> Float[Tensor, " R"]:
+        """The plain frequencies, divided by the factor."""
         return plain_frequencies(base, rotary_dim, lengths.device) / self.factor
 
 
@@ -81,6 +82,7 @@ class NtkScaling(_FromAnyLength):
     kind: Literal["ntk"] = "ntk"
 
     def check(self, rotary_dim: int, where: str) -> None:
+        """Raises ConfigError, naming `where`, for heads that cannot be scaled like this."""
         _needs_two_pairs(self.kind, rotary_dim, where)
 
     def scaled_base(self, base: float, rotary_dim: int) -> float:
@@ -90,6 +92,7 @@ class NtkScaling(_FromAnyLength):
     def frequencies(
         self, base: float, rotary_dim: int, lengths: Int[Tensor, "*B T"]
     ) -> Float[Tensor, " R"]:
+        """The plain frequencies of the scaled base."""
         return plain_frequencies(self.scaled_base(base, rotary_dim), rotary_dim, lengths.device)
 
 
@@ -107,11 +110,13 @@ class DynamicNtkScaling(_FromLength):
     alpha: float = Field(default=1.0, ge=1)
 
     def check(self, rotary_dim: int, where: str) -> None:
+        """Raises ConfigError, naming `where`, for heads that cannot be scaled like this."""
         _needs_two_pairs(self.kind, rotary_dim, where)
 
     def frequencies(
         self, base: float, rotary_dim: int, lengths: Int[Tensor, "*B T"]
     ) -> Float[Tensor, "*B T R"]:
+        """For each token, the frequencies of the base that its text's length needs."""
         grown = self.alpha * lengths.to(torch.float32) / self.original_tokens - (self.alpha - 1)
         bases = base * grown.clamp(min=1.0) ** (rotary_dim / (rotary_dim - 2))
         exponent = torch.arange(0, rotary_dim, 2, device=lengths.device, dtype=torch.float32)
@@ -126,15 +131,15 @@ class YarnScaling(_FromLength):
     """Between interpolated and left pairs, linear in the pair's index (the code in circulation) or
     in its rotations within `original_tokens` (the paper's equations 18 and 19)."""
     beta_fast: float = Field(default=32.0, gt=0)
-    """Pairs that turn so often within the original length are left as they are."""
+    """Rotations within the original length from which a pair is left as it is."""
     beta_slow: float = Field(default=1.0, gt=0)
-    """Pairs that turn so seldom are interpolated by the whole factor."""
+    """Rotations up to which a pair is interpolated by the whole factor."""
     bounds: Literal["whole", "exact"] = "whole"
     """whole: the ends of the index ramp are rounded outwards to whole pairs (`truncate` true)."""
     attention_factor: float | None = Field(default=None, gt=0)
     """Factor on cos and sin; None: 0.1 ln(factor) + 1, or what the two mscales say."""
     mscale: float | None = Field(default=None, gt=0)
-    """With `mscale_all_dim`: (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1)."""
+    """The amplitude is (0.1 mscale ln(factor) + 1) / (0.1 mscale_all_dim ln(factor) + 1)."""
     mscale_all_dim: float | None = Field(default=None, gt=0)
 
     @model_validator(mode="after")
@@ -153,6 +158,7 @@ class YarnScaling(_FromLength):
 
     @property
     def amplitude(self) -> float:
+        """The attention factor, else what the factor and the mscales give."""
         if self.attention_factor is not None:
             return self.attention_factor
         log = 0.1 * math.log(self.factor)
@@ -163,6 +169,7 @@ class YarnScaling(_FromLength):
     def frequencies(
         self, base: float, rotary_dim: int, lengths: Int[Tensor, "*B T"]
     ) -> Float[Tensor, " R"]:
+        """A mixture of interpolated and plain frequencies, by the ramp."""
         plain = plain_frequencies(base, rotary_dim, lengths.device)
         if self.ramp == "rotations":
             rotations = self.original_tokens * plain / (2 * math.pi)
@@ -213,6 +220,7 @@ class LongRopeScaling(_FromLength):
 
     @property
     def amplitude(self) -> float:
+        """The attention factor, else what the factor and the original length give."""
         if self.attention_factor is not None:
             return self.attention_factor
         if self.factor <= 1.0:
@@ -220,6 +228,7 @@ class LongRopeScaling(_FromLength):
         return math.sqrt(1.0 + math.log(self.factor) / math.log(self.original_tokens))
 
     def check(self, rotary_dim: int, where: str) -> None:
+        """Raises ConfigError, naming `where`, for heads that cannot be scaled like this."""
         for name in ("short_factors", "long_factors"):
             if (given := len(getattr(self, name))) != rotary_dim // 2:
                 raise ConfigError(
@@ -229,6 +238,7 @@ class LongRopeScaling(_FromLength):
     def frequencies(
         self, base: float, rotary_dim: int, lengths: Int[Tensor, "*B T"]
     ) -> Float[Tensor, "*B T R"]:
+        """For each token, the plain frequencies divided by the short or the long factors."""
         plain = plain_frequencies(base, rotary_dim, lengths.device)
         short, long = (
             plain / torch.tensor(factors, device=plain.device, dtype=torch.float32)
@@ -242,9 +252,9 @@ class Llama3Scaling(_FromLength):
 
     kind: Literal["llama3"] = "llama3"
     low_freq_factor: float = Field(default=1.0, gt=0)
-    """Pairs that turn so seldom within the original length are interpolated by the whole factor."""
+    """Rotations within the original length up to which a pair is interpolated by the factor."""
     high_freq_factor: float = Field(default=4.0, gt=0)
-    """Pairs that turn so often are left as they are."""
+    """Rotations from which a pair is left as it is."""
 
     @model_validator(mode="after")
     def _check(self) -> Llama3Scaling:
@@ -258,6 +268,7 @@ class Llama3Scaling(_FromLength):
     def frequencies(
         self, base: float, rotary_dim: int, lengths: Int[Tensor, "*B T"]
     ) -> Float[Tensor, " R"]:
+        """A mixture of interpolated and plain frequencies, by rotations."""
         plain = plain_frequencies(base, rotary_dim, lengths.device)
         rotations = self.original_tokens * plain / (2 * math.pi)
         span = self.high_freq_factor - self.low_freq_factor

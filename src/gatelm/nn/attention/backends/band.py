@@ -23,7 +23,7 @@ OUTSIDE = PADDING - 1
 """Document id of what fills the last block."""
 
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor], AttentionOutput]
-"""Of q, k, v, the last keys of which are the queries' own, and a mask (b,1,T,S)."""
+"""Attention from q, k, v and a mask (b,1,T,S); the last keys are those of the queries' tokens."""
 
 
 def block_tokens(pattern: Pattern) -> int:
@@ -76,7 +76,7 @@ def _pairs(t: Float[Tensor, "B S K H"], size: int) -> Float[Tensor, "b s K H"]:
 def _masks(
     mask: AttentionMask, pattern: Pattern, size: int, missing: int
 ) -> tuple[Bool[Tensor, "b 1 C S"], Bool[Tensor, "d 1 C C"]]:
-    """Of all blocks but the first, on two blocks of keys each; and of the first, on itself."""
+    """The masks of all blocks but the first, on two blocks of keys each, and of the first block."""
     key = ("band", pattern)
     if key not in mask.rendered:
         key_index = torch.arange(2 * size, device=mask.device)[None, :]

@@ -17,7 +17,7 @@ from gatelm.nn.attention.pattern import Pattern
 from gatelm.nn.shapes import Float, Tensor
 
 BF16_PAYS_FROM_TOKENS = 512
-"""On a CPU: where torch's bf16 kernel has caught up with its fp32 kernel."""
+"""Length from which torch's bf16 kernel is as fast as its fp32 kernel on a CPU."""
 
 
 class SdpaBackend:
@@ -26,8 +26,8 @@ class SdpaBackend:
     On a CPU, short bf16 rows are attended in fp32: torch's CPU kernel is up to twice as slow in
     bf16 there (benchmarks/attention_dtype.py), and fp32 is the more exact. The last tokens of a
     text that is read in chunks are attended without a mask (see `tail`), and long texts through a
-    window in blocks (see `band`). torch returns no
-    log-sum-exp; where it is wanted, one more key gives it (see `null_key`).
+    window in blocks (see `band`). torch returns no log-sum-exp; where it is wanted, one more key
+    gives it (see `null_key`).
     """
 
     capabilities = Capabilities(lse=True, probs=False, dropout=True)
