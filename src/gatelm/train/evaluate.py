@@ -34,7 +34,7 @@ def evaluate(model: nn.Module, source: Source, cfg: TrainConfig, world: World) -
             with autocast(cfg, world.device):
                 loss += float(sum_loss(language_model, batch.to(world.device)))
             targets += int((batch.targets != IGNORE).sum())
-    total_loss, total_targets = world.sums([loss, targets])
+    total_loss, total_targets = world.sums([loss, float(targets)])
     mean = total_loss / total_targets if total_targets else math.nan
     out = {"val_loss": mean}
     if source.bytes_per_token:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from gatelm.data.batch import IGNORE, Batch
@@ -128,7 +129,7 @@ def _accumulate(
     return world.sums([float(total)])[0], float(norm), record
 
 
-def gradient_norm(model: nn.Module) -> Tensor:
+def gradient_norm(model: nn.Module) -> Float[Tensor, ""]:
     """The L2 norm of all gradients together."""
     return nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
 
