@@ -57,7 +57,7 @@ def look_batches(source: Source, cfg: TrainConfig, sequences: int) -> Iterator[B
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Dropout off for the body's time."""
+    """Put the model in evaluation mode (no dropout) for the body's time."""
     was_training = model.training
     model.eval()
     try:

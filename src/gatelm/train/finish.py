@@ -74,7 +74,7 @@ def finish(
 
 
 def _causal(cfg: RunConfig, source: Source, model: Decoder) -> dict[str, float]:
-    """What the gates do for the loss and the sinks, where the config asks for it."""
+    """Metrics of what the gates do for the loss and the sinks, where the config asks for them."""
     if cfg.train.final_causal == "off":
         return {}
     from gatelm.analysis.gate_effects import gate_effects
@@ -83,7 +83,7 @@ def _causal(cfg: RunConfig, source: Source, model: Decoder) -> dict[str, float]:
 
 
 def _movement(cfg: RunConfig, source: Source, model: Decoder) -> Movement:
-    """How far the gates are from the trained model's, or from where new ones began."""
+    """Distance of the gates from those of the trained model, or from where new ones began."""
     from gatelm.analysis.movement import gate_movement
 
     start = starting_model(model.cfg, cfg.seed, cfg.init_from, source.tokenizer)

@@ -27,7 +27,7 @@ Status = Literal["updated", "skipped", "diverged"]
 
 @dataclass(frozen=True)
 class StepOutcome:
-    """What one step did: the mean loss over its targets, the gradient norm before clipping."""
+    """The outcome of a step: mean loss over its targets, gradient norm before clipping, tokens."""
 
     status: Status
     loss: float

@@ -27,7 +27,7 @@ Extra = Literal["intervene", "streaming"]
 DEFAULT_TEXT = "sotu"
 MAX_MAPS = 36
 STREAMED_WINDOWS = 4
-"""A streamed text is so many windows long."""
+"""Length of a streamed text in windows."""
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ USED_BY = {
     "include_path": (HARNESS,),
     "limit": (HARNESS,),
 }
-"""What each option is for; one that nothing asked for would use is refused, not ignored."""
+"""The measurements that use an option. An option that none of them uses is refused."""
 
 ASKED_BY = {
     PERPLEXITY: "the perplexity of a text (without --tasks and --by-position)",
@@ -111,29 +111,29 @@ def evaluate(
     ] = None,
     documents: Annotated[
         int | None,
-        typer.Option(min=1, help="With --by-position: the first so many documents that fit."),
+        typer.Option(min=1, help="With --by-position: number of documents, the first that fit."),
     ] = None,
     window: Annotated[
         int | None,
         typer.Option(
-            min=2, help="With --by-position: also windows of so many tokens, --stride apart."
+            min=2, help="With --by-position: also windows of this many tokens, --stride apart."
         ),
     ] = None,
     first_tokens: Annotated[
         str | None,
         typer.Option(
             metavar="0,1,4",
-            help="With --window: also streamed through a cache of the window and so many first "
-            "tokens, positions counted in the cache.",
+            help="With --window: also streamed through a cache of the window and these numbers "
+            "of first tokens, positions counted in the cache.",
         ),
     ] = None,
     chunk_tokens: Annotated[
-        int, typer.Option(min=1, help="Long texts are read so many tokens at a time.")
+        int, typer.Option(min=1, help="Long texts are read this many tokens at a time.")
     ] = 1024,
     bos: BOS = "auto",
     max_tokens: Annotated[
         int | None,
-        typer.Option(min=1, help="About so many tokens, spread evenly over the text."),
+        typer.Option(min=1, help="About this many tokens, spread evenly over the text."),
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Rows at a time.")] = 8,
     tasks: Annotated[

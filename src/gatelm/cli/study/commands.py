@@ -228,7 +228,7 @@ def _is_current(page: Path, results: dict[str, Any], root: Path) -> bool:
 
 
 def _tell(outcome: Outcome, planned: Plan, root: Path, command: str, workers: int | None) -> None:
-    """What is left to do, on stderr; failed runs make the exit status 1."""
+    """Say on stderr what is left to do; failed runs make the exit status 1."""
     for failed, error in outcome.failed.items():
         where = root / failed.folder / "failure.txt"
         typer.echo(f"failed: {failed.label}: {error} (see {where})", err=True)

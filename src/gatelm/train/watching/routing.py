@@ -66,7 +66,7 @@ class StepRouting:
         return self._cfg.balance * balance + self._cfg.z * z
 
     def record(self) -> dict[str, Any]:
-        """What metrics.jsonl says of the step; every process must call it."""
+        """The step's record for metrics.jsonl. Every process must call it."""
         balance, z = self._world.sums([float(self._balance), float(self._z)])
         assert self._counts is not None
         load = {
