@@ -258,6 +258,7 @@ class _Text:
 
     def own(self, place: str) -> tuple[list[TokenBatch], dict[str, Any], Decode]:
         """Held-out batches of the run a model without a tokenizer comes from."""
+        from gatelm.config.load import read_yaml
         from gatelm.data.source import build_source
         from gatelm.train.config import RunConfig
 
@@ -272,10 +273,8 @@ class _Text:
                 f"{place}: the model has no tokenizer; name a run folder, whose own held-out data "
                 "is then used"
             )
-        import yaml
-
-        tree = yaml.safe_load((found / "config.yaml").read_text(encoding="utf-8"))
-        cfg = RunConfig.parse(tree, str(found / "config.yaml"))
+        file = found / "config.yaml"
+        cfg = RunConfig.parse(read_yaml(file), str(file))
         source = build_source(cfg.data, cfg.seed)
         self.source = "the run's own held-out data"
         rows = max(1, min(self._options.samples, 2048 // source.seq_len))
@@ -292,34 +291,16 @@ class _Text:
             ConfigError: the text cannot be read.
         """
         if self._documents is None:
-            try:
-                self._documents = self._documents_of(self.source)
-            except ConfigError as error:
-                raise ConfigError(str(error).replace("data.source", "--text")) from None
+            from gatelm.eval.texts import read_texts
+
+            self._documents, which = read_texts(
+                self.source, option="--text", trainer="gatelm's own training"
+            )
+            self.description = (
+                f"Text: {self.source}, {which}; rows of {self._options.seq_len} tokens spread "
+                "evenly over it, none across two documents."
+            )
         return self._documents
-
-    def _documents_of(self, source: str) -> list[str]:
-        from gatelm.data.config import CorpusConfig
-        from gatelm.data.corpora import CORPORA
-        from gatelm.data.holdout import split_documents
-        from gatelm.data.readers import corpus_files, read_documents
-
-        cfg = CorpusConfig(source=source)
-        documents = read_documents(cfg, corpus_files(cfg))
-        if source in CORPORA:
-            split = split_documents(documents, cfg.holdout_every)
-            texts = [document.text for name, document in split if name == "validation"]
-            kind = f"every {cfg.holdout_every}th document, which gatelm's own training holds out"
-        else:
-            texts = [document.text for document in documents]
-            kind = "all documents"
-        if not texts:
-            raise ConfigError(f"--text {source}: no text in it")
-        self.description = (
-            f"Text: {source}, {kind}; rows of {self._options.seq_len} tokens spread evenly over "
-            "it, none across two documents."
-        )
-        return texts
 
 
 def _results(entries: list[dict[str, Any]], text: _Text, options: AnalyzeOptions) -> dict[str, Any]:
