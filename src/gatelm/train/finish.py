@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from gatelm.analysis.probe.evaluation import evaluation
 from gatelm.data.source import Source
 from gatelm.io.files import write_json
 from gatelm.nn.model import Decoder
 from gatelm.train.config import RunConfig
-from gatelm.train.evaluate import evaluating, look_batches
+from gatelm.train.evaluate import look_batches
 from gatelm.train.longer import longer_metrics
 from gatelm.train.saving.export import export_model
 from gatelm.train.saving.folder import RunFolder
@@ -33,7 +34,7 @@ def finish(
 
     model = state.model
     assert isinstance(model, Decoder)
-    with evaluating(model):
+    with evaluation(model):
         final = measure.look(
             model,
             look_batches(source, cfg.train, cfg.train.eval_sequences),
