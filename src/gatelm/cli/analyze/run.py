@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from gatelm.analysis.statistics.maps import Decode
     from gatelm.analysis.windows import Windows
 
-Extra = Literal["intervene", "streaming"]
-
 DEFAULT_TEXT = "sotu"
 MAX_MAPS = 36
 STREAMED_WINDOWS = 4

@@ -25,8 +25,7 @@ from gatelm.cli.output import print_json
 from gatelm.cli.progress import Bars
 
 if TYPE_CHECKING:
-    from gatelm.analysis.probe.protocol import Probe
-    from gatelm.eval.perplexity import TextRows
+    pass
 
 
 PERPLEXITY, BY_POSITION, RETRIEVAL, HARNESS = "text", "--by-position", "retrieval", "harness"
@@ -285,7 +284,7 @@ def _perplexity(
 ) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from gatelm.eval.perplexity import cut_rows
+    from gatelm.eval.perplexity import cut_rows, perplexity
     from gatelm.eval.texts import read_texts
     from gatelm.hf.load import open_reader, stated_context
 
@@ -299,29 +298,22 @@ def _perplexity(
         bos=bos,
         max_tokens=max_tokens,
     )
-    measured = _measure(probe, rows, batch_size)
+    total = len(rows.rows)
+    with Bars() as bars, one_sentence(probe.name):
+        found = perplexity(
+            probe, rows, batch_size=batch_size, report=lambda done: bars.show("rows", done, total)
+        )
     return {
-        **measured,
+        **found.to_json(),
         "data": data,
         "documents": which,
         "num_documents": rows.num_documents,
         "text_tokens": rows.num_tokens,
         "text_bytes": rows.num_bytes,
         "seq_len": rows.seq_len,
-        "rows": len(rows.rows),
+        "rows": total,
         "first_token": asdict(rows.first),
     }
-
-
-def _measure(probe: Probe, rows: TextRows, batch_size: int) -> dict[str, Any]:
-    from gatelm.eval.perplexity import perplexity
-
-    total = len(rows.rows)
-    with Bars() as bars, one_sentence(probe.name):
-        found = perplexity(
-            probe, rows, batch_size=batch_size, report=lambda done: bars.show("rows", done, total)
-        )
-    return found.to_json()
 
 
 def _tasks(
