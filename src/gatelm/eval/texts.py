@@ -9,8 +9,14 @@ from gatelm.data.holdout import split_documents
 from gatelm.data.readers import corpus_files, read_documents
 
 
-def read_texts(source: str, *, text_field: str = "text") -> tuple[list[str], str]:
+def read_texts(
+    source: str, *, text_field: str = "text", option: str = "--data", trainer: str = "training"
+) -> tuple[list[str], str]:
     """The documents, and in words which ones they are.
+
+    Args:
+        option: the option that named the source, for error messages.
+        trainer: who holds out documents of a packaged corpus, in words.
 
     Raises:
         ConfigError: when there is no such text, or it cannot be read.
@@ -21,12 +27,12 @@ def read_texts(source: str, *, text_field: str = "text") -> tuple[list[str], str
         if source in CORPORA:
             split = split_documents(documents, cfg.holdout_every)
             texts = [document.text for name, document in split if name == "validation"]
-            which = f"every {cfg.holdout_every}th document, which training holds out"
+            which = f"every {cfg.holdout_every}th document, which {trainer} holds out"
         else:
             texts = [document.text for document in documents]
             which = "all documents"
     except ConfigError as error:
-        raise ConfigError(str(error).replace("data.source", "--data")) from None
+        raise ConfigError(str(error).replace("data.source", option)) from None
     if not any(text.strip() for text in texts):
-        raise ConfigError(f"--data {source}: no text in it")
+        raise ConfigError(f"{option} {source}: no text in it")
     return texts, which

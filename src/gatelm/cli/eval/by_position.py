@@ -107,7 +107,7 @@ def _streamed(
     first_tokens: list[int],
     bars: Bars,
 ) -> list[dict[str, Any]]:
-    """Loss through a cache of the window and so many first tokens, one entry for each number."""
+    """Loss through a cache of the window and some first tokens, one entry for each number."""
     import math
 
     import torch
@@ -138,7 +138,7 @@ def _streamed(
 
 @contextmanager
 def one_sentence(name: str) -> Iterator[None]:
-    """What the model refuses is a user's mistake."""
+    """Turn a model's refusal into the one sentence of a user's mistake."""
     try:
         yield
     except ConfigError:
