@@ -1,8 +1,13 @@
-"""One thread a process: the tests run side by side, and small tensors gain nothing from more."""
+"""One thread a process: the tests run side by side, and small tensors gain nothing from more.
+
+`from helpers import ...` finds tests/helpers.py in every folder of tests.
+"""
 
 import os
 import pathlib
+import sys
 
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 

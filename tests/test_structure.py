@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -41,7 +43,7 @@ MAY_IMPORT = {
     "report": {"config", "io", "nn", "presets", "analysis", "study"},
 }
 HEAVY = {"torch", "transformers", "altair", "scipy", "numpy", "pandas", "tokenizers", "safetensors"}
-MAX_LINES, MAX_FUNCTION_LINES, MAX_PARAMETERS = 500, 70, 10
+MAX_FILES, MAX_LINES, MAX_FUNCTION_LINES, MAX_PARAMETERS = 15, 500, 70, 10
 
 
 def modules() -> list[Path]:
@@ -71,6 +73,49 @@ def test_imports_follow_the_direction(path: Path) -> None:
     parts = [n.split(".") for n in names if n.startswith("gatelm.")]
     others = {p[1] for p in parts} - {package}
     assert others <= MAY_IMPORT[package], f"{package} may not import {others - MAY_IMPORT[package]}"
+
+
+def imported_files(tree: ast.AST, files: Collection[str]) -> set[str]:
+    """Files of ours that a file imports anywhere, also for type checking or inside a function."""
+    found = set(imported(tree))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            inside = {f"{node.module}.{alias.name}" for alias in node.names} & set(files)
+            found |= inside
+            if len(inside) == len(node.names):
+                found.discard(node.module)
+    return found & set(files)
+
+
+def test_no_circle_of_files() -> None:
+    """No two files import each other, not even in a circle of three."""
+    files: dict[str, Path] = {}
+    for path in modules():
+        parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+        files[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    graph = {
+        name: imported_files(ast.parse(path.read_text()), files) - {name}
+        for name, path in files.items()
+    }
+    graph["gatelm.hf.probe.reading"] -= {"gatelm.hf.probe.hf_probe"}  # the last one left
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"a circle of files: {' -> '.join(reversed(error.args[1]))}")
+
+
+def test_one_public_class_of_a_name() -> None:
+    found: dict[str, list[str]] = {}
+    for path in modules():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found.setdefault(node.name, []).append(path.relative_to(SOURCE).as_posix())
+    assert {name: paths for name, paths in found.items() if len(paths) > 1} == {}
+
+
+def test_folders_can_be_read_at_a_glance() -> None:
+    counts = Counter(path.parent for path in modules() if path.name != "__init__.py")
+    assert {folder.name: n for folder, n in counts.items() if n > MAX_FILES} == {}
 
 
 def test_cli_imports_nothing_heavy_at_the_top() -> None:

@@ -1,44 +1,15 @@
 """gatelm: language models with gated attention, from the gate to the verdict.
 
 The names of `__all__` are the public face. Each is imported when it is first asked for, so that
-`import gatelm` alone loads neither torch nor transformers.
+`import gatelm` alone loads neither torch nor transformers. Type checkers read `__init__.pyi`.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gatelm.hf.modeling.registration import register as _register
-
-if TYPE_CHECKING:
-    from gatelm.analysis.metrics.registry import describe as describe_metric
-    from gatelm.analysis.notebook import Report, analyze
-    from gatelm.analysis.probe.interventions import intervene
-    from gatelm.analysis.probe.recording import keep, record
-    from gatelm.config.base import ConfigError
-    from gatelm.config.load import load as load_config
-    from gatelm.hf.convert.convert import ConvertOptions, convert
-    from gatelm.hf.convert.extend import extend_model
-    from gatelm.hf.load import open_model
-    from gatelm.longcontext.extend import ExtendRequest
-    from gatelm.nn.block import LayerConfig
-    from gatelm.nn.count import count as count_parameters
-    from gatelm.nn.count import flops_per_token
-    from gatelm.nn.gates.gate import GateConfig
-    from gatelm.nn.gates.presets import GATE_PRESETS
-    from gatelm.nn.init import init_weights
-    from gatelm.nn.model import Decoder, ModelConfig
-    from gatelm.presets import model_preset, model_presets
-    from gatelm.report.study.build import build_report
-    from gatelm.study.planning.plan import plan as plan_study
-    from gatelm.study.planning.spec import StudyConfig, load_study
-    from gatelm.study.results.collect import write_results
-    from gatelm.study.running.run import run as run_study
-    from gatelm.train.config import RunConfig
-    from gatelm.train.saving.export import load_model
-    from gatelm.train.saving.folder import RunResult
-    from gatelm.train.trainer import train as train_model
 
 __version__ = "0.1.0"
 
@@ -79,41 +50,7 @@ _WHERE = {
 }
 """The module of each public name, and its name there."""
 
-__all__ = [
-    "GATE_PRESETS",
-    "ConfigError",
-    "ConvertOptions",
-    "Decoder",
-    "ExtendRequest",
-    "GateConfig",
-    "LayerConfig",
-    "ModelConfig",
-    "Report",
-    "RunConfig",
-    "RunResult",
-    "StudyConfig",
-    "analyze",
-    "build_report",
-    "convert",
-    "count_parameters",
-    "describe_metric",
-    "extend_model",
-    "flops_per_token",
-    "init_weights",
-    "intervene",
-    "keep",
-    "load_config",
-    "load_model",
-    "load_study",
-    "model_preset",
-    "model_presets",
-    "open_model",
-    "plan_study",
-    "record",
-    "run_study",
-    "train_model",
-    "write_results",
-]
+__all__ = [*_WHERE]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:

@@ -2,7 +2,7 @@ import pytest
 
 from gatelm.config import ConfigError
 from gatelm.data.errors import DataError
-from gatelm.data.holdout import evaluation_texts, split_documents
+from gatelm.data.holdout import read_texts, split_documents
 from gatelm.data.readers import Document
 
 
@@ -53,24 +53,19 @@ def test_no_document_is_refused():
         split([], 20)
 
 
-def evaluated(source, text_field="text"):
-    return evaluation_texts(str(source), option="--data", text_field=text_field)
-
-
 def test_a_file_is_read_whole_and_a_corpus_by_its_held_out_part(tmp_path):
     (tmp_path / "a.txt").write_text("one document")
     (tmp_path / "b.jsonl").write_text('{"body": "two"}\n{"body": "three"}\n')
-    found = evaluated(tmp_path / "a.txt")
-    assert (found.texts, found.which()) == (["one document"], "all documents")
-    assert evaluated(tmp_path / "b.jsonl", text_field="body").texts == ["two", "three"]
-    held_out = evaluated("python-stdlib")
-    assert len(held_out.texts) > 10
-    assert "20th" in held_out.which()
+    assert read_texts(str(tmp_path / "a.txt")) == (["one document"], "all documents")
+    assert read_texts(str(tmp_path / "b.jsonl"), text_field="body")[0] == ["two", "three"]
+    texts, which = read_texts("python-stdlib")
+    assert len(texts) > 10
+    assert "20th" in which
 
 
 def test_mistakes_name_the_option(tmp_path):
     with pytest.raises(ConfigError, match="--data: 'sotuu' is neither"):
-        evaluated("sotuu")
+        read_texts("sotuu")
     (tmp_path / "empty.txt").write_text(" \n")
     with pytest.raises(ConfigError, match="--data"):
-        evaluated(tmp_path / "empty.txt")
+        read_texts(str(tmp_path / "empty.txt"))

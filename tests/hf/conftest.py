@@ -7,6 +7,7 @@ from transformers import CONFIG_MAPPING, AutoConfig, AutoModelForCausalLM
 
 from gatelm.analysis.probe.protocol import Observer
 from gatelm.hf.probe.hf_probe import HFProbe
+from helpers import random_ids
 
 VOCAB = 97
 SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
@@ -202,7 +203,7 @@ def probes(models):
 @pytest.fixture
 def tokens():
     """Three rows of 21 tokens, none of them special."""
-    return torch.randint(3, VOCAB, (3, 21), generator=torch.Generator().manual_seed(5))
+    return random_ids(VOCAB, 3, 21, seed=5, special=3)
 
 
 @pytest.fixture

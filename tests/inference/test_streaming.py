@@ -11,8 +11,8 @@ from gatelm.inference.streaming import (
     recompute_losses,
     streaming_losses,
 )
-from gatelm.nn.init import init_weights
 from gatelm.nn.model import Decoder, ModelConfig
+from helpers import decoder
 
 VOCAB = 32
 
@@ -29,13 +29,7 @@ def build(*gates, num_layers=2, seed=0, scale=5.0, positions=None, **mixer) -> D
             "gates": list(gates),
         },
     }
-    model = Decoder(ModelConfig.parse(tree, "model"))
-    init_weights(model, seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.dim() > 1:
-                parameter.mul_(scale)
-    return model.double().eval()
+    return decoder(tree, seed=seed, scale=scale)
 
 
 def text(num_tokens=40, seed=0):

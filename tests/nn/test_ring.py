@@ -7,8 +7,7 @@ import torch
 
 from gatelm.nn.attention.masks import PADDING
 from gatelm.nn.cache import KVCache
-from gatelm.nn.init import init_weights
-from gatelm.nn.model import Decoder, ModelConfig
+from helpers import decoder, random_ids
 
 
 def build(window, first=0, *, overrides=(), backend="sdpa"):
@@ -29,16 +28,11 @@ def build(window, first=0, *, overrides=(), backend="sdpa"):
         },
         "layer_overrides": list(overrides),
     }
-    model = Decoder(ModelConfig.parse(tree, "model"))
-    init_weights(model, 0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(8.0 if parameter.dim() > 1 else 1.0)
-    return model.double().eval()
+    return decoder(tree, scale=8.0)
 
 
 def tokens(rows, length):
-    return torch.randint(0, 17, (rows, length), generator=torch.Generator().manual_seed(1))
+    return random_ids(17, rows, length)
 
 
 def in_chunks(model, ids, sizes, documents=None):

@@ -103,7 +103,7 @@ def _source(path: str, sources: dict[str, str], taken: tuple[str, ...]) -> str:
 
 
 def _taken_over(tree: dict[str, Any]) -> tuple[str, ...]:
-    """What a run that begins from a trained model leaves to it."""
+    """Config paths that a run takes from the trained model it begins from."""
     if not tree.get("init_from"):
         return ()
     data = tree.get("data") or {}

@@ -50,12 +50,12 @@ def extend(
         typer.Option("--replace-scaling", help="Put the method in place of another one's scaling."),
     ] = False,
     train_tokens: Annotated[
-        str | None, typer.Option(help="Go on training for so many tokens, e.g. 10M.")
+        str | None, typer.Option(help="Go on training for this many tokens, e.g. 10M.")
     ] = None,
     train_length: Annotated[
         str | None,
         typer.Option(
-            help="Rows of so many tokens [default: the new length, scaling in place]. Shorter: "
+            help="Rows of this many tokens [default: the new length, scaling in place]. Shorter: "
             "trained after --base and before the scaling."
         ),
     ] = None,

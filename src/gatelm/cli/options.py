@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal
 
 import typer
@@ -43,6 +44,18 @@ def typed(context: typer.Context) -> Iterator[tuple[str, str]]:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             yield name, option.opts[0]
+
+
+def command_again(verb: str, recipe: str, **options: Iterable[object]) -> str:
+    """The command line of a verb with a recipe, to be typed again: each option as often as given.
+
+    An option without a value (None) is left out.
+    """
+    words = ["gatelm", *verb.split(), recipe]
+    for name, values in options.items():
+        for value in values:
+            words += [] if value is None else [f"--{name}", str(value)]
+    return shlex.join(words)
 
 
 def settings(given: list[str], example: str = "") -> dict[str, Any]:

@@ -134,7 +134,7 @@ class RunDisplay(Bars):
 
 
 def preparing(bars: Bars) -> Callable[[PrepareProgress], None]:
-    """What shows the preparation of a corpus: a bar for its phase, or the phase's name once."""
+    """A function that shows the preparation of a corpus: a bar a phase, or the phase's name."""
     begun: list[str] = []
 
     def report(progress: PrepareProgress) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from gatelm.cli.options import JsonResult
+from gatelm.cli.options import JsonResult, command_again
 from gatelm.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ def train(
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
     if is_main:
-        again = _command(recipe, overrides or [], out)
+        again = command_again("train", recipe, set=overrides or (), out=[out])
         if as_json:
             print_json({**result.to_json(), "folder": str(result.folder)}, indent=None)
         else:
@@ -103,12 +102,3 @@ def _summary(result: RunResult, cfg: RunConfig, again: str, *, was_there: bool) 
     gates = sentence(result.metrics)
     moved = [] if gates is None else [gates]
     return "\n".join([head, *shown, *moved, f"model: {result.folder / 'model'}"])
-
-
-def _command(recipe: str, overrides: list[str], out: Path | None) -> str:
-    parts = ["gatelm", "train", recipe]
-    for override in overrides:
-        parts += ["--set", override]
-    if out is not None:
-        parts += ["--out", str(out)]
-    return shlex.join(parts)

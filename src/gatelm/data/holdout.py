@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Literal
 
 from gatelm.config import ConfigError
@@ -46,42 +45,35 @@ def split_documents(
     yield "validation", tail
 
 
-@dataclass(frozen=True)
-class EvaluationTexts:
-    """The documents of a source that a model may be evaluated on."""
+def read_texts(
+    source: str, *, text_field: str = "text", option: str = "--data", trainer: str = "training"
+) -> tuple[list[str], str]:
+    """The documents to evaluate on, and in words which ones they are.
 
-    texts: list[str]
-    holdout_every: int | None
-    """Every n-th document of the source is one of `texts`; None: all documents are."""
+    They are the held-out documents of a packaged corpus, or all of a file or a folder.
 
-    def which(self, training: str = "training") -> str:
-        """Which documents the texts are, in words; `training` names what holds them out."""
-        if self.holdout_every is None:
-            return "all documents"
-        return f"every {self.holdout_every}th document, which {training} holds out"
-
-
-def evaluation_texts(source: str, *, option: str, text_field: str = "text") -> EvaluationTexts:
-    """The held-out documents of a packaged corpus, or all documents of a file or a folder.
-
-    option: the option of the command that names the source, for messages.
+    Args:
+        option: the option that named the source, for error messages.
+        trainer: who holds out documents of a packaged corpus, in words.
 
     Raises:
         ConfigError: when there is no such text, or it cannot be read.
     """
-    cfg = CorpusConfig(source=source, text_field=text_field)
-    every = cfg.holdout_every if source in CORPORA else None
     try:
+        cfg = CorpusConfig(source=source, text_field=text_field)
         documents = read_documents(cfg, corpus_files(cfg))
-        if every is not None:
-            split = split_documents(documents, every)
-            documents = (document for name, document in split if name == "validation")
-        texts = [document.text for document in documents]
+        if source in CORPORA:
+            split = split_documents(documents, cfg.holdout_every)
+            texts = [document.text for name, document in split if name == "validation"]
+            which = f"every {cfg.holdout_every}th document, which {trainer} holds out"
+        else:
+            texts = [document.text for document in documents]
+            which = "all documents"
     except ConfigError as error:
         raise ConfigError(str(error).replace("data.source", option)) from None
     if not texts:
         raise ConfigError(f"{option} {source}: no text in it")
-    return EvaluationTexts(texts, every)
+    return texts, which
 
 
 def _cut_lone(document: Document, holdout_every: int) -> tuple[Document, Document]:

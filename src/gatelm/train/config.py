@@ -18,10 +18,11 @@ from gatelm.train.start import InitFrom, tokenizer_file, trained_config
 
 
 class RouterLossConfig(Config):
-    """What mixtures of experts add to the loss; nothing where no layer has experts.
+    """Weights of the losses that the routers of mixtures of experts add to the loss.
 
-    Both are means over these layers and over the step's tokens, all microbatches and processes;
-    padding is left out. A balanced router has a balance loss of 1.
+    Without experts they have no effect. Both losses are means over the layers with experts and over
+    the step's tokens, in all microbatches and processes; padding is left out. A balanced router has
+    a balance loss of 1.
     """
 
     balance: float = Field(default=0.01, ge=0)
@@ -31,7 +32,7 @@ class RouterLossConfig(Config):
 
 
 class TrainConfig(Config):
-    """Length, batches, precision, and what happens along the way."""
+    """How to train: length, batches, precision, and what happens along the way."""
 
     total_steps: int = Field(ge=1)
     """Optimiser steps, and the horizon of the learning-rate schedule."""
@@ -40,13 +41,14 @@ class TrainConfig(Config):
     micro_batch_size: int | None = Field(default=None, ge=1)
     """Sequences in memory at once, per process; null: the whole share of the batch."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Of activations and matrix products; weights, norms, softmax and loss stay in fp32."""
+    """The precision of activations and matrix products; weights, norms, softmax and loss stay in
+    fp32. auto: bf16 where it is much faster on this machine, else fp32."""
     eval_every_steps: int | None = not_identity(None, ge=1)
-    """Validation loss so often; null: at the end only."""
+    """Steps between two validations; null: one at the end only."""
     eval_sequences: int = Field(default=64, ge=1)
     """Held-out sequences of a validation, and of the final look."""
     health_every_steps: int | None = not_identity(None, ge=1)
-    """Sinks, activations and gates so often; null: at the end only."""
+    """Steps between two looks at sinks, activations and gates; null: one at the end only."""
     health_sequences: int = Field(default=8, ge=1)
     """Held-out sequences of a health pass."""
     router: RouterLossConfig = RouterLossConfig()
@@ -55,26 +57,26 @@ class TrainConfig(Config):
     """gates: after training, how loss and sinks change with the gates forced open, shut, or to
     their mean, on `health_sequences` held-out sequences."""
     checkpoint_every_steps: int | None = not_identity(None, ge=1)
-    """A checkpoint so often and at the end; null: only when stopped early."""
+    """Steps between two checkpoints, with one at the end; null: one only when stopped early."""
     keep_checkpoints: int = not_identity(2, ge=1)
-    """Older checkpoints are deleted."""
+    """Number of checkpoints to keep; older ones are deleted."""
     log_every_steps: int = not_identity(10, ge=1)
-    """A line in metrics.jsonl so often."""
+    """Steps between two lines in metrics.jsonl."""
     stop_at_step: int | None = not_identity(None, ge=0)
     """Save and stop here, as if interrupted; the schedule still runs to total_steps."""
     spike_policy: Literal["off", "log", "skip"] = "log"
     """What a spike of the loss or the gradient norm causes: nothing, an event in metrics.jsonl, or
     that and a step without update."""
     spike_window_steps: int = Field(default=128, ge=2)
-    """A value is judged by so many steps before it."""
+    """Number of steps before a value by which it is judged."""
     spike_threshold_std: float = Field(default=6.0, gt=0)
-    """A spike is above the window's mean by more than so many standard deviations."""
+    """A spike is above the window's mean by more than this number of standard deviations."""
     max_skipped_steps: int = Field(default=16, ge=1)
-    """More steps skipped in a row mean that the run has diverged."""
+    """Largest number of steps to skip in a row; with one more the run has diverged."""
     device: str = not_identity("auto")
     """auto (CUDA where there is one, else CPU), or a torch device."""
     threads: int | None = not_identity(None, ge=1)
-    """Torch's threads in this process; null: as they are."""
+    """Number of torch's threads in this process; null: as they are."""
     determinism: Literal["default", "strict"] = not_identity("default")
     """strict: only deterministic kernels, slower on CUDA; the CPU is deterministic anyway."""
 
@@ -94,7 +96,7 @@ class RunConfig(Config):
     name: str = not_identity("run", min_length=1)
     """Shown in reports and used for the default output folder."""
     seed: int = Field(default=0, ge=0)
-    """Initial weights, data order, dropout."""
+    """The seed of the initial weights, the data order and dropout."""
     init_from: InitFrom | None = None
     """A trained model to go on from, or the path of its folder. What `model` leaves out is then
     that model's, and a text's `data.tokenizer` too; `model` may have more gates."""
@@ -103,7 +105,7 @@ class RunConfig(Config):
     optim: OptimConfig = OptimConfig()
     train: TrainConfig
     longer: LongerConfig | None = None
-    """Looks at the trained model on longer rows; null: none."""
+    """Measurements of the trained model on longer rows; null: none."""
 
     @model_validator(mode="before")
     @classmethod

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
 
-import torch
 from torch import nn
 
+from gatelm.analysis.probe.evaluation import evaluation
 from gatelm.data.batch import IGNORE, Batch
 from gatelm.data.source import Source
 from gatelm.train.config import TrainConfig
@@ -17,7 +16,6 @@ from gatelm.train.parallel import World
 from gatelm.train.step import autocast
 
 
-@torch.no_grad()
 def evaluate(model: nn.Module, source: Source, cfg: TrainConfig, world: World) -> dict[str, float]:
     """`val_loss` in nats per target, and `val_bits_per_byte` for text.
 
@@ -27,14 +25,14 @@ def evaluate(model: nn.Module, source: Source, cfg: TrainConfig, world: World) -
     language_model: LanguageModel = model  # pyright: ignore[reportAssignmentType]
     rows = min(cfg.micro_batch_size or cfg.batch_size, cfg.eval_sequences)
     loss, targets = 0.0, 0
-    with evaluating(model):
+    with evaluation(model):
         for index, batch in enumerate(source.validation(rows, cfg.eval_sequences)):
             if index % world.size != world.rank:
                 continue
             with autocast(cfg, world.device):
                 loss += float(sum_loss(language_model, batch.to(world.device)))
             targets += int((batch.targets != IGNORE).sum())
-    total_loss, total_targets = world.sums([loss, targets])
+    total_loss, total_targets = world.sums([loss, float(targets)])
     mean = total_loss / total_targets if total_targets else math.nan
     out = {"val_loss": mean}
     if source.bytes_per_token:
@@ -46,21 +44,10 @@ def health_metrics(model: nn.Module, source: Source, cfg: TrainConfig) -> dict[s
     """Sinks, activations, gates and logits on `cfg.health_sequences` held-out sequences."""
     from gatelm.analysis import measure
 
-    with evaluating(model):
+    with evaluation(model):
         return measure.health(model, look_batches(source, cfg, cfg.health_sequences))
 
 
 def look_batches(source: Source, cfg: TrainConfig, sequences: int) -> Iterator[Batch]:
     """Held-out batches of the size that training holds in memory."""
     return source.validation(min(cfg.micro_batch_size or cfg.batch_size, sequences), sequences)
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Dropout off for the body's time."""
-    was_training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was_training)

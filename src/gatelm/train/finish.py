@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from gatelm.analysis.probe.evaluation import evaluation
 from gatelm.data.source import Source
 from gatelm.io.files import write_json
 from gatelm.nn.model import Decoder
 from gatelm.train.config import RunConfig
-from gatelm.train.evaluate import evaluating, look_batches
+from gatelm.train.evaluate import look_batches
 from gatelm.train.longer import longer_metrics
 from gatelm.train.saving.export import export_model
 from gatelm.train.saving.folder import RunFolder
@@ -33,7 +34,7 @@ def finish(
 
     model = state.model
     assert isinstance(model, Decoder)
-    with evaluating(model):
+    with evaluation(model):
         final = measure.look(
             model,
             look_batches(source, cfg.train, cfg.train.eval_sequences),
@@ -74,7 +75,7 @@ def finish(
 
 
 def _causal(cfg: RunConfig, source: Source, model: Decoder) -> dict[str, float]:
-    """What the gates do for the loss and the sinks, where the config asks for it."""
+    """Metrics of what the gates do for the loss and the sinks, where the config asks for them."""
     if cfg.train.final_causal == "off":
         return {}
     from gatelm.analysis.gate_effects import gate_effects
@@ -83,7 +84,7 @@ def _causal(cfg: RunConfig, source: Source, model: Decoder) -> dict[str, float]:
 
 
 def _movement(cfg: RunConfig, source: Source, model: Decoder) -> Movement:
-    """How far the gates are from the trained model's, or from where new ones began."""
+    """Distance of the gates from those of the trained model, or from where new ones began."""
     from gatelm.analysis.movement import gate_movement
 
     start = starting_model(model.cfg, cfg.seed, cfg.init_from, source.tokenizer)

@@ -9,13 +9,13 @@ from dataclasses import replace
 import torch
 
 from gatelm.analysis.metrics.longer_metrics import KEPT, LongerName
+from gatelm.analysis.probe.evaluation import evaluation
 from gatelm.data.batch import Batch
 from gatelm.data.source import Source, build_source
 from gatelm.longcontext.scaling import scaled
 from gatelm.nn.attention.masks import positions_in_documents
 from gatelm.nn.model import Decoder
 from gatelm.train.config import RunConfig
-from gatelm.train.evaluate import evaluating
 from gatelm.train.longer_config import longer_data
 from gatelm.train.parallel import World
 from gatelm.train.setup import state_of
@@ -55,7 +55,7 @@ def _scaled(cfg: RunConfig, model: Decoder, method: str, factor: int) -> Decoder
 def _look(cfg: RunConfig, model: Decoder, source: Source, name: LongerName) -> dict[str, float]:
     from gatelm.analysis import measure
 
-    with evaluating(model):
+    with evaluation(model):
         found = measure.look(model, _marked(cfg, source, name.factor), map_tokens=0).metrics()
     return {str(replace(name, stem=stem)): found[stem] for stem in KEPT if stem in found}
 

@@ -17,23 +17,23 @@ else:
 
 
 class LongerConfig(Config):
-    """Looks at the trained model on longer rows, under several scalings of rotary positions."""
+    """Measurements of the trained model on longer rows, under several scalings of its positions."""
 
     methods: tuple[Method, ...] = ("none", "linear", "ntk", "yarn")
     """Scalings by their names in `gatelm extend --method`; none must be among them, since the
     others are compared with it."""
     factors: tuple[int, ...] = (2, 4, 8, 16)
-    """Rows of so many times `data.seq_len`."""
+    """Lengths of the rows, as multiples of `data.seq_len`."""
     sequences: int = Field(default=16, ge=1)
-    """Held-out rows of each look."""
+    """Number of held-out rows of each measurement."""
     train_steps: int | None = Field(default=None, ge=1)
-    """More steps on rows of the new length, from the trained weights for each of `train_methods`
-    anew; as many tokens a step as before. None: no more training."""
+    """Number of further training steps on rows of the new length. Each of `train_methods` begins
+    with the trained weights, and a step has as many tokens as before. None: no more training."""
     train_methods: tuple[Method, ...] = ("none", "linear", "yarn")
     train_factor: int = Field(default=4, ge=2)
     """The length of that training, one of `factors`."""
     train_lr_ratio: float = Field(default=0.1, gt=0)
-    """Its constant rate, as a fraction of `optim.lr`."""
+    """The constant learning rate of that training, as a fraction of `optim.lr`."""
 
     @field_validator("methods", "factors", "train_methods")
     @classmethod
@@ -61,7 +61,7 @@ def longer_data(data: DataConfig, factor: int) -> DataConfig:
     """The same data in rows of `factor` times the length; of recall, with as many times the pairs.
 
     Raises:
-        ValueError: when the task has not so many keys.
+        ValueError: when the task has fewer keys than pairs.
     """
     tree = {**data.tree(), "seq_len": data.seq_len * factor}
     if isinstance(data, AssociativeRecallConfig):

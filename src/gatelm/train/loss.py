@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -16,19 +17,24 @@ LOGIT_BYTES = 16 * 2**20
 MIN_ROWS = 64
 
 
+@runtime_checkable
 class LanguageModel(Protocol):
     """What the loss needs of a model: `gatelm.nn.model.Decoder`, or a stand-in."""
 
     def hidden(
         self,
-        tokens: Tensor,
+        tokens: Int[Tensor, "B T"],
         *,
-        documents: Tensor | None = None,
+        documents: Int[Tensor, "B T"] | None = None,
         routing: Routing | None = None,
-    ) -> Tensor: ...
+    ) -> Float[Tensor, "B T D"]:
+        """Final states, which the head multiplies."""
+        ...
 
     @property
-    def head_weight(self) -> Tensor: ...
+    def head_weight(self) -> Float[Tensor, "V D"]:
+        """The head's matrix."""
+        ...
 
 
 def sum_loss(
@@ -37,13 +43,15 @@ def sum_loss(
     *,
     rows_at_once: int | None = None,
     routing: Routing | None = None,
-) -> Tensor:
+) -> Float[Tensor, ""]:
     """Negative log-likelihood in nats, summed over the batch's targets; a fp32 scalar.
 
     The caller divides by the number of targets of the whole step, over all microbatches and
     processes: the mean of microbatch means is another quantity where they hold unequal numbers.
 
-    routing: filled with what the routers do; only for a model that has experts.
+    Args:
+        rows_at_once: tokens whose logits exist at one time [default: what fits `LOGIT_BYTES`].
+        routing: filled with what the routers do; only for a model that has experts.
     """
     hidden = hidden_states(model, batch, routing).flatten(0, 1)
     weight, targets = model.head_weight, batch.targets.flatten()
@@ -54,16 +62,20 @@ def sum_loss(
     return torch.stack([linear_cross_entropy(h, weight, t) for h, t in parts]).sum()
 
 
-def hidden_states(model: LanguageModel, batch: Batch, routing: Routing | None = None) -> Tensor:
-    """The model's final states of a batch (B,T,D); `routing` is filled, see `sum_loss`."""
+def hidden_states(
+    model: LanguageModel, batch: Batch, routing: Routing | None = None
+) -> Float[Tensor, "B T D"]:
+    """The model's final states of a batch; `routing` is filled, see `sum_loss`."""
     asked: dict[str, Any] = dict(batch.second)
     if routing is not None:
         asked["routing"] = routing
     return model.hidden(batch.tokens, documents=batch.documents, **asked)
 
 
-def linear_cross_entropy(hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-    """The loss of states (R, D) under a head (V, D) with all logits in memory: the naive twin."""
+def linear_cross_entropy(
+    hidden: Float[Tensor, "R D"], weight: Float[Tensor, "V D"], targets: Int[Tensor, " R"]
+) -> Float[Tensor, ""]:
+    """The summed loss of states under a head, with all logits in memory: the naive twin."""
     logits = F.linear(hidden, weight)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return F.cross_entropy(logits, targets, reduction="sum", ignore_index=IGNORE)
@@ -103,9 +115,12 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 
 def _chunk(
-    states: Tensor, head: Tensor, targets: Tensor, wide: torch.dtype
-) -> tuple[Tensor, Tensor]:
-    """Summed loss of a chunk, and its gradient in the logits, (R, V) in the head's dtype."""
+    states: Float[Tensor, "R D"],
+    head: Float[Tensor, "V D"],
+    targets: Int[Tensor, " R"],
+    wide: torch.dtype,
+) -> tuple[Float[Tensor, ""], Float[Tensor, "R V"]]:
+    """Summed loss of a chunk, and its gradient in the logits, in the head's dtype."""
     logits = (states @ head.T).to(wide)
     valid = targets != IGNORE
     index = torch.where(valid, targets, 0)[:, None]

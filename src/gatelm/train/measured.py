@@ -22,10 +22,10 @@ _in_process: dict[tuple[Path, str], Values] = {}
 
 
 def remembered(name: str, key: Any, device: torch.device, measure: Callable[[], Values]) -> Values:
-    """What `measure` found on this machine: now, or when the same was asked before.
+    """The result of `measure` on this machine: of now, or of an earlier time with the same key.
 
     Args:
-        name: of the file, below the user's cache folder.
+        name: name of the file below the user's cache folder.
         key: plain data; everything besides the machine that the values depend on.
     """
     file = default_cache() / f"{name}.json"
@@ -60,7 +60,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _machine(device: torch.device) -> list[str]:
-    """What speeds depend on besides the work; the environment can switch instructions off."""
+    """Facts of the machine on which speeds depend; the environment can switch instructions off."""
     if device.type == "cuda":
         return [torch.cuda.get_device_name(device), torch.__version__]
     limits = [os.environ.get(name, "") for name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")]

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import distributed, nn
+from jaxtyping import Float
+from torch import Tensor, distributed, nn
 
 from gatelm.config import ConfigError
 
@@ -43,7 +44,7 @@ class World:
         distributed.all_reduce(total)
         return total.tolist()
 
-    def sum_tensor(self, values: torch.Tensor) -> torch.Tensor:
+    def sum_tensor(self, values: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
         """The sum over the processes of a tensor without gradient."""
         if self.size == 1:
             return values

@@ -21,17 +21,18 @@ from gatelm.train.parallel import device_of
 Precision = Literal["fp32", "bf16"]
 
 PAYS = 1.5
-"""bf16 is chosen where its products have so many times the speed of fp32. Casts between them take a
-part of the gain, and bf16 is the less exact of the two."""
+"""bf16 is chosen where its products are this many times as fast as those of fp32. Casts between the
+two take a part of the gain, and bf16 is less exact."""
 _HOPELESS = 10.0
-"""With so many times the seconds of fp32, bf16 is emulated; no larger product changes that."""
+"""Where bf16 takes this many times the seconds of fp32, it is emulated; larger products, too, are
+slow then."""
 _SURE_TRIES = 5
-"""Another process may have held up a single one."""
+"""Number of measurements before bf16 is given up: another process may hold up a single one."""
 _MAX_WIDTH = 512
 _MAX_ROWS = 4096
 _FEW_ROWS = 16
 _SECONDS = 0.3
-"""For all measurements but the first; these take a tenth of a second where bf16 is emulated."""
+"""Time for all measurements but the first, which takes a tenth of a second if bf16 is emulated."""
 
 Product = tuple[int, int, int]
 """(matrices, out, in) of a weight; of several matrices, as of experts, each sees some rows."""
@@ -67,7 +68,7 @@ def with_precision(cfg: RunConfig, precision: str) -> RunConfig:
 
 
 def choose(cfg: RunConfig, threads: int | None = None) -> Precision:
-    """What `auto` stands for on this machine, for the products of this run."""
+    """The precision that `auto` stands for on this machine, for the products of this run."""
     return product_speed(cfg, threads).best
 
 
@@ -140,7 +141,7 @@ def _measured(products: Mapping[Product, int], rows: int, device: torch.device) 
 def _seconds(
     products: Mapping[Product, int], device: torch.device, dtype: torch.dtype, rows: int
 ) -> float:
-    """Of all products once, forward and backward."""
+    """Seconds of all products, forward and backward."""
     total = 0.0
     for (matrices, out, width), number in products.items():
         each = -(-rows // matrices)

@@ -29,7 +29,7 @@ UTILISATION = 0.4
 """The part of its matrix products' speed that training reaches, where no step was measured."""
 _MAX_STEP_SECONDS = 2.0
 _MAX_PARAMETERS = 100_000_000
-"""Above either, a few steps would take too long, or too much memory, for an estimate."""
+"""Above either limit a few steps take too long, or too much memory, for an estimate."""
 _STEPS = 5
 _SECONDS = 1.5
 
@@ -49,7 +49,7 @@ def training_flops(cfg: RunConfig, model: ModelConfig) -> float:
 
 
 def run_flops(cfg: RunConfig, model: ModelConfig) -> float:
-    """Those of the training steps, the validations and the looks: what the run's time follows."""
+    """FLOPs of training, validations and measurements together; a run's time is in proportion."""
     train, length = cfg.train, cfg.data.seq_len
     validations = 1 + _times(train.total_steps, train.eval_every_steps)
     looks = _times(train.total_steps, train.health_every_steps)

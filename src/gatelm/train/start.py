@@ -13,7 +13,14 @@ from gatelm.data.tokenizer import Tokenizer
 from gatelm.nn.gates.upcycle import compensation, new_gates, rescale
 from gatelm.nn.init import init_weights
 from gatelm.nn.model import Decoder, ModelConfig
-from gatelm.train.saving.export import CONFIG, TOKENIZER, is_gatelm_config, load_model, parse_config
+from gatelm.train.saving.export import (
+    CONFIG,
+    TOKENIZER,
+    find_model,
+    is_gatelm_config,
+    load_model,
+    parse_config,
+)
 
 
 class InitFrom(Config):
@@ -41,16 +48,15 @@ def model_folder(path: str) -> Path:
         ConfigError: when it holds no model of this package.
     """
     folder = Path(path).expanduser()
-    if not (folder / CONFIG).is_file() and (folder / "model" / CONFIG).is_file():
-        folder = folder / "model"
-    if not (folder / CONFIG).is_file():
+    found = find_model(folder)
+    if found is None:
         instead = "make one with `gatelm convert SRC DST`, or train one"
         if folder.is_dir() and (folder / "checkpoints").is_dir():
             instead = "that run is not finished; resume it first"
         raise ConfigError(
             f"init_from.path: {path}: no model folder ({CONFIG} is missing); {instead}"
         )
-    return folder
+    return found
 
 
 def trained_config(path: str) -> ModelConfig:

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from gatelm.data.batch import IGNORE, Batch
@@ -26,7 +27,7 @@ Status = Literal["updated", "skipped", "diverged"]
 
 @dataclass(frozen=True)
 class StepOutcome:
-    """What one step did: the mean loss over its targets, the gradient norm before clipping."""
+    """The outcome of a step: mean loss over its targets, gradient norm before clipping, tokens."""
 
     status: Status
     loss: float
@@ -128,7 +129,7 @@ def _accumulate(
     return world.sums([float(total)])[0], float(norm), record
 
 
-def gradient_norm(model: nn.Module) -> Tensor:
+def gradient_norm(model: nn.Module) -> Float[Tensor, ""]:
     """The L2 norm of all gradients together."""
     return nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
 

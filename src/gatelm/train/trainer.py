@@ -238,7 +238,7 @@ class Trainer:
 
     @contextmanager
     def _apart(self) -> Iterator[None]:
-        """What happens in the body costs no training time and no random numbers."""
+        """Run the body without cost in training time or random numbers."""
         with self.state.throughput.paused(), preserved_rng(self.world.device):
             yield
 

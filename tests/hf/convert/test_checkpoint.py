@@ -1,5 +1,4 @@
 import json
-import logging
 from importlib import util
 from pathlib import Path
 
@@ -15,11 +14,6 @@ assert _spec is not None
 assert _spec.loader is not None
 models = util.module_from_spec(_spec)
 _spec.loader.exec_module(models)
-
-
-@pytest.fixture(autouse=True)
-def _quiet(monkeypatch):
-    monkeypatch.setattr(logging.getLogger("transformers"), "disabled", True)
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Extended models in stock transformers, and the words of config.json in both directions."""
 
 import json
-import logging
 from importlib import util
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from gatelm.longcontext.extend import ExtendRequest
 from gatelm.longcontext.scaling import scaled
 from gatelm.nn.model import Decoder
 from gatelm.train.saving.export import load_model
+from helpers import random_ids
 
 _spec = util.spec_from_file_location("converting", Path(__file__).parents[1] / "converting.py")
 assert _spec is not None
@@ -29,11 +29,6 @@ ORIGINAL, LENGTH = 32, 80
 METHODS = ("linear", "ntk", "dynamic_ntk", "yarn", "yarn_rotations", "llama3")
 LONG_FACTORS = [1.0, 1.0, 1.2, 1.5, 1.9, 2.5, 3.0, 4.0]
 LONGROPE = {"short_factors": [1.0] * 8, "long_factors": LONG_FACTORS}
-
-
-@pytest.fixture(autouse=True)
-def _quiet(monkeypatch):
-    monkeypatch.setattr(logging.getLogger("transformers"), "disabled", True)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +59,7 @@ def copy(saved, name, tmp_path, **changes):
 
 
 def tokens(length=LENGTH):
-    return torch.randint(3, models.VOCAB, (2, length), generator=torch.Generator().manual_seed(3))
+    return random_ids(models.VOCAB, 2, length, seed=3, special=3)
 
 
 def stock(folder, text):

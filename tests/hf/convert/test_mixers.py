@@ -1,12 +1,13 @@
 """Latents and states generate inside transformers as they do without a cache."""
 
-import logging
 from importlib import util
 from pathlib import Path
 
 import pytest
 import torch
 from transformers import DynamicCache
+
+from helpers import random_ids
 
 _spec = util.spec_from_file_location("converting", Path(__file__).parents[1] / "converting.py")
 assert _spec is not None
@@ -43,11 +44,6 @@ LAYERS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _quiet(monkeypatch):
-    monkeypatch.setattr(logging.getLogger("transformers"), "disabled", True)
-
-
 def tree_of(name):
     if name == "hybrid":
         return models.hybrid_tree()
@@ -61,7 +57,7 @@ def model(request):
 
 
 def tokens(rows, length, seed=1):
-    return torch.randint(3, VOCAB, (rows, length), generator=torch.Generator().manual_seed(seed))
+    return random_ids(VOCAB, rows, length, seed=seed, special=3)
 
 
 def greedy(model, ids, **settings):

@@ -1,6 +1,5 @@
 """States of recurrent layers inside transformers' cache: reordered, repeated, never cut."""
 
-import logging
 from importlib import util
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import torch
 from transformers import DynamicCache
 
 from gatelm.hf.modeling.cache import LibraryCache, StateLayer
+from helpers import random_ids
 
 _spec = util.spec_from_file_location("converting", Path(__file__).parents[1] / "converting.py")
 assert _spec is not None
@@ -17,20 +17,13 @@ models = util.module_from_spec(_spec)
 _spec.loader.exec_module(models)
 
 
-@pytest.fixture(autouse=True)
-def _quiet(monkeypatch):
-    monkeypatch.setattr(logging.getLogger("transformers"), "disabled", True)
-
-
 @pytest.fixture(scope="module")
 def model():
     return models.inside_transformers(models.hybrid_tree())
 
 
 def tokens(rows, length, seed=1):
-    return torch.randint(
-        3, models.VOCAB, (rows, length), generator=torch.Generator().manual_seed(seed)
-    )
+    return random_ids(models.VOCAB, rows, length, seed=seed, special=3)
 
 
 def test_a_cache_goes_on_where_it_stood(model):

@@ -6,6 +6,7 @@ from gatelm.hf.modeling.lora import lora_targets
 from gatelm.hf.modeling.wrapper import GatelmForCausalLM
 from gatelm.nn.init import init_weights
 from gatelm.nn.model import Decoder, ModelConfig
+from helpers import random_ids
 
 # PEFT asks for it by its old name.
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
@@ -30,7 +31,7 @@ def build(gate="element", **changes):
 
 @pytest.fixture
 def tokens():
-    return torch.randint(0, 41, (2, 11), generator=torch.Generator().manual_seed(0))
+    return random_ids(41, 2, 11, seed=0)
 
 
 def test_the_targets_are_every_matrix_of_the_layers():

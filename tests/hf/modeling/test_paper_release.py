@@ -10,6 +10,7 @@ from gatelm.config import ConfigError
 from gatelm.hf.load import open_model
 from gatelm.hf.modeling.paper_release import paper_config
 from gatelm.hf.probe.attention import NAME
+from helpers import random_ids
 
 HEADS, GROUPS, WIDTH, HIDDEN = 6, 2, 8, 32
 GROUP = HEADS // GROUPS
@@ -81,7 +82,7 @@ def gate_rows(gate, seed=1):
 
 @pytest.fixture
 def tokens():
-    return torch.randint(0, 97, (2, 17), generator=torch.Generator().manual_seed(2))
+    return random_ids(97, 2, 17, seed=2)
 
 
 @pytest.mark.parametrize("gate", ["headwise", "elementwise"])

@@ -1,7 +1,5 @@
 """Windows against transformers' Mistral, and their ring in transformers' cache."""
 
-import logging
-
 import pytest
 import torch
 from transformers import MistralConfig, MistralForCausalLM
@@ -11,6 +9,7 @@ from gatelm.nn.attention.module import use_backend
 from gatelm.nn.cache import KVCache
 from gatelm.nn.init import init_weights
 from gatelm.nn.model import Decoder, ModelConfig
+from helpers import random_ids
 
 VOCAB, WINDOW = 40, 5
 NAMES = {
@@ -22,11 +21,6 @@ NAMES = {
     "mlp": "ffn",
     **{f"self_attn.{name}_proj": f"attn.qkv.{name}" for name in "qkv"},
 }
-
-
-@pytest.fixture(autouse=True)
-def _quiet(monkeypatch):
-    monkeypatch.setattr(logging.getLogger("transformers"), "disabled", True)
 
 
 def tree(**mixer):
@@ -71,7 +65,7 @@ def pair():
 
 
 def tokens(rows=2, length=17):
-    return torch.randint(3, VOCAB, (rows, length), generator=torch.Generator().manual_seed(1))
+    return random_ids(VOCAB, rows, length, special=3)
 
 
 @pytest.mark.parametrize("backend", ["sdpa", "eager"])

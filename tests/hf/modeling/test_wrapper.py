@@ -14,6 +14,7 @@ from gatelm.nn.init import init_weights
 from gatelm.nn.model import Decoder, ModelConfig
 from gatelm.nn.positions.rope import RopeConfig, rotary_angles
 from gatelm.train.saving.export import load_model
+from helpers import random_ids
 
 VOCAB = 61
 LSE = {"site": "sdpa", "granularity": "head", "inputs": ["lse", "const"]}
@@ -66,7 +67,7 @@ def _no_bars():
 
 @pytest.fixture
 def tokens():
-    return torch.randint(2, VOCAB, (3, 14), generator=torch.Generator().manual_seed(1))
+    return random_ids(VOCAB, 3, 14, special=2)
 
 
 def generate(model, tokens, **settings):

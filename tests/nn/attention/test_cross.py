@@ -11,8 +11,8 @@ from gatelm.config import ConfigError
 from gatelm.nn.attention.module import use_backend
 from gatelm.nn.cache import KVCache
 from gatelm.nn.count import count
-from gatelm.nn.init import init_weights
 from gatelm.nn.model import Decoder, ModelConfig
+from helpers import decoder, random_ids
 
 WIDTH, MEMORY, MOST = 16, 12, 9
 
@@ -53,16 +53,11 @@ ENCODER = {
 
 
 def build(*args, **kwargs):
-    model = Decoder(ModelConfig.parse(tree(*args, **kwargs), "model"))
-    init_weights(model, 0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(8.0 if parameter.dim() > 1 else 1.0)
-    return model.double().eval()
+    return decoder(tree(*args, **kwargs), scale=8.0)
 
 
 def tokens(rows, length):
-    return torch.randint(0, 13, (rows, length), generator=torch.Generator().manual_seed(1))
+    return random_ids(13, rows, length)
 
 
 def second(rows, length, width=MEMORY):

@@ -13,8 +13,8 @@ from gatelm.nn.attention.masks import PADDING
 from gatelm.nn.attention.module import Attention, use_backend
 from gatelm.nn.cache import KVCache
 from gatelm.nn.gates.presets import GATE_PRESETS
-from gatelm.nn.init import init_weights
 from gatelm.nn.model import Decoder, ModelConfig
+from helpers import decoder, random_ids
 
 SOURCE = Path(gatelm.__file__).parent
 
@@ -36,16 +36,11 @@ def build(
             },
         }
     )
-    model = Decoder(cfg)
-    init_weights(model, 0)
-    with torch.no_grad():  # large weights, so that every mistake shows
-        for parameter in model.parameters():
-            parameter.mul_(8.0 if parameter.dim() > 1 else 1.0)
-    return model.to(dtype).eval()
+    return decoder(cfg, scale=8.0, dtype=dtype)
 
 
 def tokens(batch: int, length: int) -> torch.Tensor:
-    return torch.randint(0, 23, (batch, length), generator=torch.Generator().manual_seed(1))
+    return random_ids(23, batch, length)
 
 
 def test_only_one_class_holds_an_attention_forward() -> None:

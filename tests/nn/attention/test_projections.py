@@ -17,8 +17,8 @@ from gatelm.nn.attention.module import Attention
 from gatelm.nn.cache import KVCache
 from gatelm.nn.count import cache_bytes, count, kv_bytes_per_token
 from gatelm.nn.forward_state import Context
-from gatelm.nn.init import init_weights
 from gatelm.nn.model import Decoder, ModelConfig
+from helpers import decoder, random_ids
 
 LATENT = {"kind": "latent", "kv_rank": 10}
 PROJECTIONS = {
@@ -56,16 +56,11 @@ def build(
     dtype: torch.dtype = torch.float64,
     **mixer: object,
 ) -> Decoder:
-    model = Decoder(config(projection, gates, **mixer))
-    init_weights(model, 0)
-    with torch.no_grad():  # large weights, so that every mistake shows
-        for parameter in model.parameters():
-            parameter.mul_(8.0 if parameter.dim() > 1 else 1.0)
-    return model.to(dtype).eval()
+    return decoder(config(projection, gates, **mixer), scale=8.0, dtype=dtype)
 
 
 def tokens(batch: int, length: int) -> torch.Tensor:
-    return torch.randint(0, 23, (batch, length), generator=torch.Generator().manual_seed(1))
+    return random_ids(23, batch, length)
 
 
 def naive(attn: Attention, x: torch.Tensor) -> torch.Tensor:

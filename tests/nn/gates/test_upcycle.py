@@ -15,6 +15,7 @@ from gatelm.nn.gates.upcycle import (
 )
 from gatelm.nn.init import init_weights
 from gatelm.nn.model import Decoder, ModelConfig
+from helpers import random_ids
 
 TREE = {
     "vocab_size": 40,
@@ -59,7 +60,7 @@ def plain():
 
 
 def tokens():
-    return torch.randint(40, (2, 12), generator=torch.Generator().manual_seed(0))
+    return random_ids(40, 2, 12, seed=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -10,9 +10,9 @@ import torch
 
 from gatelm.nn.attention.masks import PADDING
 from gatelm.nn.cache import KVCache
-from gatelm.nn.init import init_weights
 from gatelm.nn.mixers.config import MixerConfig
 from gatelm.nn.model import Decoder, ModelConfig
+from helpers import decoder, random_ids
 
 LAYERS = {
     "delta": {
@@ -67,16 +67,11 @@ def build(name: str, dtype: torch.dtype = torch.float64) -> Decoder:
             ],
         }
     )
-    model = Decoder(cfg)
-    init_weights(model, 0)
-    with torch.no_grad():  # large weights, so that every mistake shows
-        for parameter in model.parameters():
-            parameter.mul_(8.0 if parameter.dim() > 1 else 1.0)
-    return model.to(dtype).eval()
+    return decoder(cfg, scale=8.0, dtype=dtype)
 
 
 def tokens(batch: int, length: int, seed: int = 1) -> torch.Tensor:
-    return torch.randint(0, 23, (batch, length), generator=torch.Generator().manual_seed(seed))
+    return random_ids(23, batch, length, seed=seed)
 
 
 def test_every_mixer_but_softmax_is_tested_here() -> None:

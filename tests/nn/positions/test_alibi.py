@@ -6,10 +6,10 @@ from gatelm.config import ConfigError
 from gatelm.nn.attention.config import AttentionConfig
 from gatelm.nn.attention.module import use_backend
 from gatelm.nn.cache import KVCache
-from gatelm.nn.init import init_weights
-from gatelm.nn.model import Decoder, ModelConfig
+from gatelm.nn.model import ModelConfig
 from gatelm.nn.positions.alibi import AlibiConfig
 from gatelm.testing.reference import reference_layer
+from helpers import decoder, random_ids
 
 
 def config(**mixer):
@@ -19,16 +19,11 @@ def config(**mixer):
 
 
 def build(**mixer):
-    model = Decoder(config(**mixer))
-    init_weights(model, 0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(8.0 if parameter.dim() > 1 else 1.0)
-    return model.double().eval()
+    return decoder(config(**mixer), scale=8.0)
 
 
 def tokens(rows, length):
-    return torch.randint(0, 19, (rows, length), generator=torch.Generator().manual_seed(2))
+    return random_ids(19, rows, length, seed=2)
 
 
 @pytest.mark.parametrize("num_heads", [1, 2, 3, 4, 6, 8, 9, 12, 16, 20])

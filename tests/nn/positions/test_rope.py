@@ -4,9 +4,9 @@ import torch
 from gatelm.config import ConfigError
 from gatelm.nn.attention.module import use_backend
 from gatelm.nn.cache import KVCache
-from gatelm.nn.init import init_weights
-from gatelm.nn.model import Decoder, ModelConfig
+from gatelm.nn.model import ModelConfig
 from gatelm.testing.reference import reference_layer
+from helpers import decoder, random_ids
 
 ORIGINAL = 6
 SCALINGS = {
@@ -33,16 +33,11 @@ def config(kind, num_layers=1, gates=(), **mixer):
 
 
 def build(kind, dtype=torch.float64, **settings):
-    model = Decoder(config(kind, **settings))
-    init_weights(model, 0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(8.0 if parameter.dim() > 1 else 1.0)
-    return model.to(dtype).eval()
+    return decoder(config(kind, **settings), scale=8.0, dtype=dtype)
 
 
 def tokens(rows, length):
-    return torch.randint(0, 19, (rows, length), generator=torch.Generator().manual_seed(2))
+    return random_ids(19, rows, length, seed=2)
 
 
 @pytest.mark.parametrize("documents", [None, [[0] * 9, [0] * 7 + [1] * 2]])

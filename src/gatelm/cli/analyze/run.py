@@ -22,12 +22,10 @@ if TYPE_CHECKING:
     from gatelm.analysis.statistics.maps import Decode
     from gatelm.analysis.windows import Windows
 
-Extra = Literal["intervene", "streaming"]
-
 DEFAULT_TEXT = "sotu"
 MAX_MAPS = 36
 STREAMED_WINDOWS = 4
-"""A streamed text is so many windows long."""
+"""Length of a streamed text in windows."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +54,7 @@ def run(
 
     from gatelm.cli.analyze.files import write_results
     from gatelm.report.model.page import write_analysis
+    from gatelm.report.page import slug
 
     console = Console(stderr=True, highlight=False)
     text = _Text(options)
@@ -65,7 +64,7 @@ def run(
         text.read()
     entries = [_analyze(place, text, options, console) for place in places]
     _name_apart(entries, places)
-    folder = out or Path("analysis") / _slug(entries[0]["name"])
+    folder = out or Path("analysis") / slug(entries[0]["name"])
     results = _results(entries, text, options)
     folder.mkdir(parents=True, exist_ok=True)
     write_results(results, folder)
@@ -146,13 +145,14 @@ def _layers(text: str | None, probe: Probe) -> list[int] | None:
 def _announce(probe: Probe, windows: Windows, console: Console) -> None:
     """Time and memory, before the work; refuse what cannot fit."""
     from gatelm.analysis.estimate import available_bytes, estimate
+    from gatelm.report.numbers import duration
 
     expected = estimate(probe, windows)
     free = available_bytes(probe.device)
     _say(
         console,
         f"  {probe.parameters:,} parameters, {probe.num_layers} layers: about "
-        f"{_duration(expected.seconds)} for {len(windows.tokens)} rows of "
+        f"{duration(expected.seconds)} for {len(windows.tokens)} rows of "
         f"{windows.tokens.shape[1]} tokens, {_bytes(expected.working_bytes)} beside the weights' "
         f"{_bytes(expected.weights_bytes)} (the attention matrices of one row alone would take "
         f"{_bytes(expected.matrices_bytes)})",
@@ -166,6 +166,8 @@ def _announce(probe: Probe, windows: Windows, console: Console) -> None:
 
 def _with_progress(batches: Sequence[TokenBatch], console: Console) -> Iterator[TokenBatch]:
     """A bar with the time left; where there is no terminal, a line about every ten seconds."""
+    from gatelm.report.numbers import duration
+
     total = len(batches)
     started = time.perf_counter()
     with Bars(console, indent="  ") as bars:
@@ -177,7 +179,7 @@ def _with_progress(batches: Sequence[TokenBatch], console: Console) -> Iterator[
             now = time.perf_counter()
             if not bars.moving and done < total and bars.line_is_due(now):
                 left = (now - started) / done * (total - done)
-                _say(console, f"  {done} of {total} batches, about {_duration(left)} left")
+                _say(console, f"  {done} of {total} batches, about {duration(left)} left")
 
 
 def _interventions(
@@ -254,6 +256,7 @@ class _Text:
 
     def own(self, place: str) -> tuple[list[TokenBatch], dict[str, Any], Decode]:
         """Held-out batches of the run a model without a tokenizer comes from."""
+        from gatelm.config.load import read_yaml
         from gatelm.data.source import build_source
         from gatelm.train.config import RunConfig
 
@@ -268,10 +271,8 @@ class _Text:
                 f"{place}: the model has no tokenizer; name a run folder, whose own held-out data "
                 "is then used"
             )
-        import yaml
-
-        tree = yaml.safe_load((found / "config.yaml").read_text(encoding="utf-8"))
-        cfg = RunConfig.parse(tree, str(found / "config.yaml"))
+        file = found / "config.yaml"
+        cfg = RunConfig.parse(read_yaml(file), str(file))
         source = build_source(cfg.data, cfg.seed)
         self.source = "the run's own held-out data"
         rows = max(1, min(self._options.samples, 2048 // source.seq_len))
@@ -288,11 +289,11 @@ class _Text:
             ConfigError: the text cannot be read.
         """
         if self._documents is None:
-            from gatelm.data.holdout import evaluation_texts
+            from gatelm.data.holdout import read_texts
 
-            found = evaluation_texts(self.source, option="--text")
-            self._documents = found.texts
-            which = found.which("gatelm's own training")
+            self._documents, which = read_texts(
+                self.source, option="--text", trainer="gatelm's own training"
+            )
             self.description = (
                 f"Text: {self.source}, {which}; rows of {self._options.seq_len} tokens spread "
                 "evenly over it, none across two documents."
@@ -342,26 +343,14 @@ def _label(place: str, name: str) -> str:
     return f"{path.parent.name}, seed {seed[1]}" if seed else name
 
 
-def _slug(name: str) -> str:
-    from gatelm.report.page import slug
-
-    return slug(name)
-
-
 def _say(console: Console, text: str) -> None:
     """One line, however wide the terminal."""
     console.print(text, soft_wrap=True, markup=False)
 
 
-def _duration(seconds: float) -> str:
-    from gatelm.report.numbers import duration
-
-    return duration(seconds)
-
-
-def _bytes(size: int) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
-            return f"{size:,.0f} {unit}" if unit != "GiB" else f"{size:,.1f} GiB"
-        size /= 1024  # type: ignore[assignment]
-    return ""
+def _bytes(size: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:,.0f} {unit}"
+        size /= 1024
+    return f"{size:,.1f} GiB"

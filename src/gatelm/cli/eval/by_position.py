@@ -62,21 +62,21 @@ def by_position(
     """
     from dataclasses import asdict
 
-    from gatelm.data.holdout import evaluation_texts
+    from gatelm.data.holdout import read_texts
     from gatelm.eval.long import by_length, long_documents, sliding_windows
     from gatelm.hf.load import open_reader, stated_context
     from gatelm.hf.probe.prefill import prefill_of
 
-    found = evaluation_texts(data, option="--data")
+    texts, which = read_texts(data)
     probe, tokenizer = open_reader(model, device=place[0], dtype=place[1])
     lengths = lengths or [min(stated_context(model, probe) or UNSTATED_TOKENS, 8192)]
     documents = long_documents(
-        found.texts, tokenizer, num_tokens=lengths[-1], max_documents=max_documents, bos=bos
+        texts, tokenizer, num_tokens=lengths[-1], max_documents=max_documents, bos=bos
     )
     reader = prefill_of(probe)
     results: dict[str, Any] = {
         "data": data,
-        "documents": found.which(),
+        "documents": which,
         "num_documents": len(documents.tokens),
         "long_enough": documents.available,
         "bytes_per_token": documents.bytes_per_token,
@@ -107,7 +107,7 @@ def _streamed(
     first_tokens: list[int],
     bars: Bars,
 ) -> list[dict[str, Any]]:
-    """Loss through a cache of the window and so many first tokens, one entry for each number."""
+    """Loss through a cache of the window and some first tokens, one entry for each number."""
     import math
 
     import torch
@@ -138,7 +138,7 @@ def _streamed(
 
 @contextmanager
 def one_sentence(name: str) -> Iterator[None]:
-    """What the model refuses is a user's mistake."""
+    """Turn a model's refusal into the one sentence of a user's mistake."""
     try:
         yield
     except ConfigError:

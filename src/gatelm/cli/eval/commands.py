@@ -25,8 +25,7 @@ from gatelm.cli.output import print_json
 from gatelm.cli.progress import Bars
 
 if TYPE_CHECKING:
-    from gatelm.analysis.probe.protocol import Probe
-    from gatelm.eval.perplexity import TextRows
+    pass
 
 
 PERPLEXITY, BY_POSITION, RETRIEVAL, HARNESS = "text", "--by-position", "retrieval", "harness"
@@ -53,7 +52,7 @@ USED_BY = {
     "include_path": (HARNESS,),
     "limit": (HARNESS,),
 }
-"""What each option is for; one that nothing asked for would use is refused, not ignored."""
+"""The measurements that use an option. An option that none of them uses is refused."""
 
 ASKED_BY = {
     PERPLEXITY: "the perplexity of a text (without --tasks and --by-position)",
@@ -111,29 +110,29 @@ def evaluate(
     ] = None,
     documents: Annotated[
         int | None,
-        typer.Option(min=1, help="With --by-position: the first so many documents that fit."),
+        typer.Option(min=1, help="With --by-position: number of documents, the first that fit."),
     ] = None,
     window: Annotated[
         int | None,
         typer.Option(
-            min=2, help="With --by-position: also windows of so many tokens, --stride apart."
+            min=2, help="With --by-position: also windows of this many tokens, --stride apart."
         ),
     ] = None,
     first_tokens: Annotated[
         str | None,
         typer.Option(
             metavar="0,1,4",
-            help="With --window: also streamed through a cache of the window and so many first "
-            "tokens, positions counted in the cache.",
+            help="With --window: also streamed through a cache of the window and these numbers "
+            "of first tokens, positions counted in the cache.",
         ),
     ] = None,
     chunk_tokens: Annotated[
-        int, typer.Option(min=1, help="Long texts are read so many tokens at a time.")
+        int, typer.Option(min=1, help="Long texts are read this many tokens at a time.")
     ] = 1024,
     bos: BOS = "auto",
     max_tokens: Annotated[
         int | None,
-        typer.Option(min=1, help="About so many tokens, spread evenly over the text."),
+        typer.Option(min=1, help="About this many tokens, spread evenly over the text."),
     ] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Rows at a time.")] = 8,
     tasks: Annotated[
@@ -285,43 +284,36 @@ def _perplexity(
 ) -> dict[str, Any]:
     from dataclasses import asdict
 
-    from gatelm.data.holdout import evaluation_texts
-    from gatelm.eval.perplexity import cut_rows
+    from gatelm.data.holdout import read_texts
+    from gatelm.eval.perplexity import cut_rows, perplexity
     from gatelm.hf.load import open_reader, stated_context
 
-    found = evaluation_texts(data, option="--data")
+    texts, which = read_texts(data)
     probe, tokenizer = open_reader(model, device=place[0], dtype=place[1])
     rows = cut_rows(
-        found.texts,
+        texts,
         tokenizer,
         seq_len=seq_len or min(stated_context(model, probe) or UNSTATED_TOKENS, 1024),
         stride=stride,
         bos=bos,
         max_tokens=max_tokens,
     )
-    measured = _measure(probe, rows, batch_size)
-    return {
-        **measured,
-        "data": data,
-        "documents": found.which(),
-        "num_documents": rows.num_documents,
-        "text_tokens": rows.num_tokens,
-        "text_bytes": rows.num_bytes,
-        "seq_len": rows.seq_len,
-        "rows": len(rows.rows),
-        "first_token": asdict(rows.first),
-    }
-
-
-def _measure(probe: Probe, rows: TextRows, batch_size: int) -> dict[str, Any]:
-    from gatelm.eval.perplexity import perplexity
-
     total = len(rows.rows)
     with Bars() as bars, one_sentence(probe.name):
         found = perplexity(
             probe, rows, batch_size=batch_size, report=lambda done: bars.show("rows", done, total)
         )
-    return found.to_json()
+    return {
+        **found.to_json(),
+        "data": data,
+        "documents": which,
+        "num_documents": rows.num_documents,
+        "text_tokens": rows.num_tokens,
+        "text_bytes": rows.num_bytes,
+        "seq_len": rows.seq_len,
+        "rows": total,
+        "first_token": asdict(rows.first),
+    }
 
 
 def _tasks(

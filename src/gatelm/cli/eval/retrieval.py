@@ -79,14 +79,14 @@ def retrieval(
 
 
 def _essays(request: RetrievalRequest, source: str) -> list[str]:
-    from gatelm.data.holdout import evaluation_texts
+    from gatelm.data.holdout import read_texts
     from gatelm.longcontext.tasks import TASKS
 
     needing = [name for name in request.tasks if TASKS[name].needs_essays]
     if not needing:
         return []
     try:
-        return evaluation_texts(source, option="--data").texts
+        return read_texts(source)[0]
     except ConfigError as error:
         raise ConfigError(f"{needing[0]} hides its needle in prose: {error}") from None
 

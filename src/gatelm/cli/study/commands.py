@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from gatelm.cli.options import Json
+from gatelm.cli.options import Json, command_again
 from gatelm.cli.output import print_json, wide_console
 from gatelm.cli.study import claims as claims_command
 from gatelm.cli.study import curves as curves_command
@@ -93,7 +92,9 @@ def run(
         root,
         workers=workers,
         reuse=reuse or (),
-        command=_command(recipe, overrides, out, reuse),
+        command=command_again(
+            "study run", recipe, set=overrides or (), out=[out], reuse=reuse or ()
+        ),
         display=make_display(console, times.seconds),
     )
     when_done: Rebuild = "never" if outcome.stopped_by else "if outdated"
@@ -228,7 +229,7 @@ def _is_current(page: Path, results: dict[str, Any], root: Path) -> bool:
 
 
 def _tell(outcome: Outcome, planned: Plan, root: Path, command: str, workers: int | None) -> None:
-    """What is left to do, on stderr; failed runs make the exit status 1."""
+    """Say on stderr what is left to do; failed runs make the exit status 1."""
     for failed, error in outcome.failed.items():
         where = root / failed.folder / "failure.txt"
         typer.echo(f"failed: {failed.label}: {error} (see {where})", err=True)
@@ -240,16 +241,3 @@ def _tell(outcome: Outcome, planned: Plan, root: Path, command: str, workers: in
         typer.echo(f"{why}{left} of {total} runs to go; go on with: {again}", err=True)
     if outcome.failed:
         raise typer.Exit(1)
-
-
-def _command(
-    recipe: str, overrides: list[str] | None, out: Path | None, reuse: list[Path] | None
-) -> str:
-    words = ["gatelm", "study", "run", recipe]
-    for override in overrides or ():
-        words += ["--set", override]
-    if out:
-        words += ["--out", str(out)]
-    for folder in reuse or ():
-        words += ["--reuse", str(folder)]
-    return shlex.join(words)

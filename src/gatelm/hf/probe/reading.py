@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from torch import nn
+from transformers import PreTrainedModel
 
 from gatelm.analysis.probe.protocol import EMBEDDING, AttentionCall, Change, Observer
 from gatelm.hf.probe.attention import NAME, Seen, implementation, showing, window_of
-from gatelm.hf.probe.families import SITE
+from gatelm.hf.probe.families import SITE, GateReader
 from gatelm.hf.probe.rows import DocumentRows
 from gatelm.hf.probe.structure import (
     attention_matrix,
@@ -20,14 +21,34 @@ from gatelm.hf.probe.structure import (
     with_first,
     with_input_states,
 )
-from gatelm.hf.probe.survey import reason_unreadable
+from gatelm.hf.probe.survey import LayerFacts, reason_unreadable
 from gatelm.nn.attention.masks import AttentionMask
 from gatelm.nn.shapes import Tensor
 
-if TYPE_CHECKING:
-    from gatelm.hf.probe.hf_probe import HFProbe
-
 NO_WINDOW = "its mask is neither causal nor a sliding window"
+
+
+class HookedModel(Protocol):
+    """What a reading needs of the probe that it serves; `HFProbe` has it."""
+
+    model: PreTrainedModel
+    blocks: list[nn.Module]
+    """The decoder's blocks."""
+    layers: list[LayerFacts]
+    """What is known of each layer, in the order in which they run."""
+    gates: dict[int, GateReader]
+    """The readable gates by layer."""
+    implementation: str
+    """The attention implementation under which the model is read."""
+
+    @property
+    def unread(self) -> Mapping[int, str]:
+        """Layers whose attention cannot be read, and why."""
+        ...
+
+    def lose(self, layer: int, reason: str) -> None:
+        """List a layer as unread from now on."""
+        ...
 
 
 class Reading:
@@ -35,7 +56,7 @@ class Reading:
 
     def __init__(
         self,
-        probe: HFProbe,
+        probe: HookedModel,
         rows: DocumentRows,
         mask: AttentionMask,
         observer: Observer,

@@ -80,11 +80,10 @@ def load_model(folder: Path | str) -> tuple[Decoder, Tokenizer | None]:
     Raises:
         ConfigError: when a file is missing, damaged, or does not fit the config.
     """
-    folder = Path(folder)
-    if not (folder / CONFIG).is_file() and (folder / "model" / CONFIG).is_file():
-        folder = folder / "model"
-    if not (folder / CONFIG).is_file():
+    found = find_model(Path(folder))
+    if found is None:
         raise ConfigError(f"{folder}: not a model folder ({CONFIG} is missing)")
+    folder = found
     try:
         tree = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     except ValueError:
@@ -97,6 +96,11 @@ def load_model(folder: Path | str) -> tuple[Decoder, Tokenizer | None]:
         problem = " ".join(str(error).split())
         raise ConfigError(f"{folder}: {WEIGHTS} does not fit {CONFIG}: {problem:.300}") from None
     return model.eval(), _read_tokenizer(folder)
+
+
+def find_model(folder: Path) -> Path | None:
+    """The folder that holds config.json: a model folder itself, or the model/ of a run folder."""
+    return next((f for f in (folder, folder / "model") if (f / CONFIG).is_file()), None)
 
 
 def is_gatelm_config(tree: Any) -> bool:

@@ -29,13 +29,13 @@ class RunResult:
     steps: int
     tokens: int
     seconds: float
-    """Spent in training steps."""
+    """Seconds spent in training steps."""
     parameters: int
     gate_parameters: int
     precision: str | None = None
-    """Of training, as resolved; None in records written before it was noted."""
+    """The precision of training; None in records written before it was noted."""
     metrics: dict[str, float | None] = field(default_factory=dict)
-    """By the names of `gatelm.analysis.metrics.registry`; empty unless finished."""
+    """Metrics by the names of `gatelm.analysis.metrics.registry`; empty unless finished."""
     training: dict[str, float] = field(default_factory=dict)
     """Spikes per step (see `train.watching.monitors.SpikeMonitor`) and speed."""
 

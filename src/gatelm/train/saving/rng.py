@@ -47,7 +47,7 @@ def set_rng_state(state: dict[str, Any], device: torch.device) -> None:
 
 @contextmanager
 def preserved_rng(device: torch.device) -> Iterator[None]:
-    """Whatever the body draws, training goes on with the numbers it would have drawn."""
+    """Put the random numbers back after the body, so that training draws what it would have."""
     state = rng_state(device)
     try:
         yield

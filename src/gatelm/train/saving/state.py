@@ -21,7 +21,7 @@ log = logging.getLogger("gatelm")
 
 
 def versions() -> dict[str, str]:
-    """What the numbers of a run depend on besides its config."""
+    """Versions on which the numbers of a run depend, by name."""
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -45,14 +45,14 @@ class TrainState:
     grad_spikes: SpikeMonitor = field(default_factory=SpikeMonitor)
     throughput: Throughput = field(default_factory=Throughput)
     step: int = 0
-    """Finished steps."""
+    """Number of finished steps."""
     tokens: int = 0
-    """Tokens read, padding left out, over all processes."""
+    """Number of tokens read by all processes, without padding."""
     skipped_in_a_row: int = 0
 
     @property
     def tokens_per_second(self) -> float:
-        """Over the whole run, evaluation and saving left out."""
+        """Mean speed of training over the whole run, without the time of evaluation and saving."""
         seconds = self.throughput.training_seconds
         return self.tokens / seconds if seconds > 0 else 0.0
 
@@ -62,7 +62,7 @@ class TrainState:
         return {"model": model, "optim": optimizer}
 
     def to_json(self, world: World) -> dict[str, Any]:
-        """All the rest; every process must call it, for each has its own random numbers."""
+        """The state beside the tensors. Every process calls it: each has its own random numbers."""
         return {
             "step": self.step,
             "tokens": self.tokens,

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from gatelm.data.batch import Batch
@@ -33,7 +34,7 @@ class StepRouting:
 
     def __init__(self, cfg: RouterLossConfig, world: World) -> None:
         self._cfg, self._world = cfg, world
-        self._counts: dict[int, Tensor] | None = None
+        self._counts: dict[int, Float[Tensor, " E"]] | None = None
         self._balance = torch.zeros((), device=world.device)
         self._z = torch.zeros((), device=world.device)
 
@@ -45,7 +46,7 @@ class StepRouting:
     ) -> None:
         """Count the choices in all parts; the forwards to come draw the same random numbers."""
         device = self._world.device
-        counts: dict[int, Tensor] = {}
+        counts: dict[int, Float[Tensor, " E"]] = {}
         with torch.no_grad(), preserved_rng(device):
             for part in parts:
                 here, routing = part.to(device), Routing()
@@ -55,7 +56,7 @@ class StepRouting:
                     counts[layer] = counts[layer] + chosen if layer in counts else chosen
         self._counts = self._over_all(counts)
 
-    def loss(self, routing: Routing) -> Tensor:
+    def loss(self, routing: Routing) -> Float[Tensor, ""]:
         """The part's share of both losses, weighted; the shares add up to the step's."""
         if self._counts is None:
             self._counts = self._over_all(routing.counts())
@@ -65,7 +66,7 @@ class StepRouting:
         return self._cfg.balance * balance + self._cfg.z * z
 
     def record(self) -> dict[str, Any]:
-        """What metrics.jsonl says of the step; every process must call it."""
+        """The step's record for metrics.jsonl. Every process must call it."""
         balance, z = self._world.sums([float(self._balance), float(self._z)])
         assert self._counts is not None
         load = {
@@ -80,7 +81,7 @@ class StepRouting:
             },
         }
 
-    def _over_all(self, counts: dict[int, Tensor]) -> dict[int, Tensor]:
+    def _over_all(self, counts: dict[int, Float[Tensor, " E"]]) -> dict[int, Float[Tensor, " E"]]:
         summed = self._world.sum_tensor(torch.cat(list(counts.values())))
         parts = summed.split([len(c) for c in counts.values()])
         return dict(zip(counts, parts, strict=True))

@@ -1,0 +1,139 @@
+"""CONTRIBUTING, "How to add": one entry is enough. A dummy of each kind is added for one test."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from gatelm.analysis import intervene
+from gatelm.analysis.metrics.registry import METRICS, describe
+from gatelm.analysis.probe.interventions import constant
+from gatelm.cli.config import app as config_app
+from gatelm.cli.eval.commands import _split_tasks
+from gatelm.config import ConfigError
+from gatelm.data.tokenizer import byte_tokenizer
+from gatelm.hf.probe.tokenizer import GatelmTokenizer
+from gatelm.longcontext.retrieval import RetrievalRequest, ask, scores
+from gatelm.longcontext.scaling import METHODS, scaled
+from gatelm.longcontext.tasks import TASKS
+from gatelm.longcontext.tasks.base import Draft, Pieces, RetrievalTask
+from gatelm.nn.gates.gate import ACTIVATIONS, GateConfig
+from gatelm.nn.gates.presets import GATE_PRESETS, PRESET_DOCS
+from gatelm.nn.model import ModelConfig
+from gatelm.nn.positions.scaling import LinearScaling
+from gatelm.study.planning.plan import plan
+from gatelm.study.planning.spec import StudyConfig
+from gatelm.train.trainer import train
+from helpers import TINY_RUN, decoder, random_ids, tiny_run
+
+DUMMY = "dummy"
+
+
+def model_with(gate: object) -> ModelConfig:
+    layer = {**TINY_RUN["model"]["layer"], "gates": [gate]}
+    return ModelConfig.parse({**TINY_RUN["model"], "vocab_size": 19, "layer": layer})
+
+
+def listed_gates() -> dict:
+    done = CliRunner().invoke(config_app, ["gates", "--json"])
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def study(**part: object) -> StudyConfig:
+    base = {name: value for name, value in TINY_RUN.items() if name not in ("name", "seed")}
+    arms = {"none": {"model.layer.gates": []}}
+    part = {"base": base, "arms": arms, "baseline": "none", "seeds": [0], **part}
+    return StudyConfig.parse({"name": "small", "parts": {"only": part}})
+
+
+def arms_of(registry: str, sets: object) -> dict:
+    template = {"registry": registry, "set": {"model.layer.gates": [sets]}}
+    runs = plan(study(arms_from=[template], metrics=["val_loss"])).runs
+    return {run.arm: run.config for run in runs}
+
+
+@pytest.fixture
+def an_activation(monkeypatch: pytest.MonkeyPatch) -> None:
+    quarter: Callable[[torch.Tensor], torch.Tensor] = lambda z: 0 * z + 0.25  # noqa: E731
+    monkeypatch.setitem(ACTIVATIONS, DUMMY, quarter)
+
+
+@pytest.mark.usefixtures("an_activation")
+def test_an_activation_is_a_config_value_a_study_value_and_a_result(tmp_path) -> None:
+    gate = {"site": "sdpa", "activation": DUMMY}
+    assert DUMMY in listed_gates()["axes"]["activation"]
+    assert DUMMY in arms_of("activations", {"activation": "{name}"})
+    model, ids = decoder(model_with(gate), scale=8.0), random_ids(19, 2, 9)
+    with torch.no_grad(), intervene(model, {"sdpa_gate": constant(0.25)}):
+        forced = model(ids)
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids), forced, rtol=0, atol=0)
+    run = train(tiny_run({"model": {"layer": {"gates": [gate]}}}), tmp_path)
+    assert run.metrics["gate_mean"] == pytest.approx(0.25)
+
+
+def test_without_its_entry_an_activation_is_unknown() -> None:
+    with pytest.raises(ConfigError, match=f"unknown activation '{DUMMY}'"):
+        model_with({"site": "sdpa", "activation": DUMMY})
+
+
+def test_a_named_gate_is_a_config_value_and_a_study_value(monkeypatch) -> None:
+    gate = GateConfig(site="v", granularity="head", activation="tanh01")
+    monkeypatch.setitem(GATE_PRESETS, DUMMY, gate)
+    monkeypatch.setitem(PRESET_DOCS, DUMMY, ("", "", "a gate of this test"))
+    assert model_with(DUMMY).layer.gates == (gate,)
+    assert listed_gates()["presets"][DUMMY] == "a gate of this test"
+    assert arms_of("gate_presets", "{name}")[DUMMY].model.layer.gates == (gate,)
+
+
+def test_every_named_gate_says_what_it_is() -> None:
+    assert GATE_PRESETS.keys() == PRESET_DOCS.keys()
+
+
+def test_a_metric_has_its_definition_in_studies(monkeypatch) -> None:
+    metric = replace(METRICS["val_loss"], name=DUMMY, definition="A number of this test.")
+    with pytest.raises(ConfigError, match=f"unknown metric '{DUMMY}'"):
+        plan(study(metrics=[DUMMY]))
+    monkeypatch.setitem(METRICS, DUMMY, metric)
+    assert describe(DUMMY).definition == "A number of this test."
+    assert plan(study(metrics=[DUMMY])).study.parts["only"].metrics == (DUMMY,)
+
+
+def test_a_retrieval_task_is_a_name_for_eval_and_has_a_score(monkeypatch) -> None:
+    def draft(random, setting):
+        number = str(random.randrange(100, 1000))
+        return Draft(
+            intro=f"The number is {number}.",
+            question=" What is the number?",
+            reply=f" {number}",
+            references=(number,),
+            haystack=lambda pieces: iter(lambda: pieces.next(" Nothing here."), None),
+        )
+
+    monkeypatch.setitem(TASKS, DUMMY, RetrievalTask(DUMMY, "a number", "this test", draft))
+    assert _split_tasks(f"{DUMMY},arc_easy") == ((DUMMY,), ["arc_easy"])
+    assert DUMMY in _split_tasks("all")[0]
+    pieces = Pieces(GatelmTokenizer(byte_tokenizer()))
+    request = RetrievalRequest((DUMMY,), (200,), depths=1, samples=2)
+    assert scores(ask(request, pieces, lambda sample: sample.reply)) == {DUMMY: {200: 100.0}}
+
+
+def test_a_scaling_of_positions_is_a_method_of_longer_rows(monkeypatch, tmp_path) -> None:
+    def half(original: int, factor: float) -> LinearScaling:
+        return LinearScaling(original_tokens=original, factor=factor / 2)
+
+    monkeypatch.setitem(METHODS, DUMMY, half)
+    cfg = tiny_run({"longer": {"methods": ["none", DUMMY], "factors": [2], "sequences": 2}})
+    rope = scaled(cfg.model, DUMMY, 2, 16).layers()[0].mixer.rope
+    assert rope.scaling == LinearScaling(original_tokens=16, factor=1.0)
+    metrics = train(cfg, tmp_path).metrics
+    name = f"val_loss_beyond_at_2x_{DUMMY}"
+    # half of twice the length is no scaling at all
+    assert metrics[name] == pytest.approx(metrics["val_loss_beyond_at_2x_none"])
+    assert f"scaled by {DUMMY}" in describe(name).definition
