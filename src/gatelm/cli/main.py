@@ -55,13 +55,22 @@ app.command()(info.info)
 app.add_typer(config.app, name="config")
 
 
+INTERNAL_ERROR = 70
+"""The exit status where gatelm itself is at fault (EX_SOFTWARE of sysexits.h)."""
+
+
 def main() -> None:
-    """Run the command; a user's mistake is one sentence on stderr and exit status 2."""
+    """Run the command, and say in one sentence on stderr what went wrong.
+
+    Exit status 2: a user's mistake. 1: something outside failed, such as a full disk or too little
+    memory. 130: interrupted. 70: an error of gatelm, whose traceback is kept in a file.
+    """
     from gatelm.config import ConfigError
 
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")  # the bars of libraries, read as they load
     try:
+        _check_arguments(sys.argv)
         app()
     except ConfigError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -70,9 +79,50 @@ def main() -> None:
         where = f"{error.filename}: " if error.filename else ""
         print(f"error: {where}{error.strerror or error}", file=sys.stderr)
         sys.exit(1)
+    except MemoryError as error:
+        print(f"error: too little memory for this{_reason(error)}", file=sys.stderr)
+        sys.exit(1)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
+    except Exception as error:
+        print(_internal(error), file=sys.stderr)
+        sys.exit(INTERNAL_ERROR)
+
+
+def _check_arguments(words: list[str]) -> None:
+    from gatelm.config import ConfigError
+
+    for word in words:
+        try:
+            word.encode("utf-8")
+        except UnicodeEncodeError:
+            shown = word.encode("utf-8", "backslashreplace").decode("utf-8")
+            raise ConfigError(f"argument {shown}: is no UTF-8 text") from None
+
+
+def _reason(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return f" ({text:.200})" if text else ""
+
+
+def _internal(error: Exception) -> str:
+    """The sentence for an error that nothing foresaw; its traceback goes to a file."""
+    import tempfile
+    import traceback
+
+    kind = f"{type(error).__name__}{_reason(error)}"
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="gatelm-error-", suffix=".txt", delete=False, encoding="utf-8"
+        ) as file:
+            file.write(f"{sys.argv!r}\n\n")
+            file.write("".join(traceback.format_exception(error)))
+        where = f"please report it with the file {file.name}"
+    except OSError:
+        traceback.print_exception(error)
+        where = "please report it with the lines above"
+    return f"error: gatelm met an error that it did not foresee: {kind}; {where}"
 
 
 if __name__ == "__main__":

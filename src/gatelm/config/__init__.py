@@ -5,8 +5,9 @@ from gatelm.config.base import (
     ConfigError,
     by_kind,
     choice,
+    foreign,
     nearest,
     not_identity,
 )
 
-__all__ = ["Config", "ConfigError", "by_kind", "choice", "nearest", "not_identity"]
+__all__ = ["Config", "ConfigError", "by_kind", "choice", "foreign", "nearest", "not_identity"]

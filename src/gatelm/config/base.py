@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from typing import Annotated, Any, Self, TypeVar, get_args
 
@@ -141,6 +142,30 @@ def _identity(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_identity(v) for v in value]
     return value
+
+
+@contextmanager
+def foreign(where: str) -> Iterator[None]:
+    """Say in one sentence that a file of others cannot be read, whatever its values caused.
+
+    Raises:
+        ConfigError: naming `where`, for an error that a value of the wrong kind or size causes.
+    """
+    try:
+        yield
+    except ConfigError:
+        raise
+    except ValidationError as error:
+        raise ConfigError("\n".join(f"{where}: {s}" for s in _sentences(error, {}))) from None
+    except _MISREAD as error:
+        text = " ".join(str(error).split())
+        raise ConfigError(
+            f"{where}: cannot be read, a value may be of the wrong kind or size "
+            f"({type(error).__name__}: {text:.200})"
+        ) from None
+
+
+_MISREAD = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError)
 
 
 def _sentences(error: ValidationError, tree: Any) -> list[str]:

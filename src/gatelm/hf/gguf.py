@@ -60,6 +60,7 @@ def read_model(path: Path, load: Load) -> Any:
         config = AutoConfig.from_pretrained(
             path.parent, gguf_file=path.name, local_files_only=True, trust_remote_code=False
         )
+        check_layers(config, _number_of_tensors(path), str(path))
         metadata, factors = _positions(path)
     except ConfigError:
         raise
@@ -92,6 +93,23 @@ def _check_frequencies(
             f"{path}: the frequencies of its positions were not understood (rope_freqs.weight); "
             "convert the model's Hugging Face folder instead"
         )
+
+
+def check_layers(config: PreTrainedConfig, tensors: int, where: str) -> None:
+    """Compare the layers that a config asks for with the tensors that there are.
+
+    Raises:
+        ConfigError: for more layers than tensors, before a model of that size is built.
+    """
+    layers = getattr(config.get_text_config(), "num_hidden_layers", 0)
+    if not isinstance(layers, int) or not 0 <= layers <= tensors:
+        raise ConfigError(f"{where}: {layers!r} layers, but the file has {tensors} tensors in all")
+
+
+def _number_of_tensors(path: Path) -> int:
+    with path.open("rb") as file:
+        header = file.read(24)
+    return int.from_bytes(header[8:16], "little") if len(header) == 24 else 0
 
 
 def _positions(path: Path) -> tuple[dict[str, Any], dict[str, list[float]]]:

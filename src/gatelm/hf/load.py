@@ -15,6 +15,7 @@ from typing import Any
 
 import tokenizers
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -31,7 +32,7 @@ from transformers.utils import logging
 
 from gatelm.analysis.probe.gatelm_probe import GatelmProbe
 from gatelm.analysis.probe.protocol import Probe, TextTokenizer
-from gatelm.config import ConfigError
+from gatelm.config import ConfigError, foreign
 from gatelm.config.base import nearest
 from gatelm.hf import gguf
 from gatelm.hf.modeling.paper_release import PaperForCausalLM, is_paper_release, paper_config
@@ -73,6 +74,13 @@ def open_model(
         ConfigError: in one sentence, whatever the reason it cannot be opened.
     """
     device, wanted = _device(device), _dtype(dtype)
+    with foreign(str(where)):
+        return _open(where, device, wanted)
+
+
+def _open(
+    where: str | Path, device: torch.device, wanted: torch.dtype | None
+) -> tuple[Probe, TextTokenizer | None]:
     path = Path(where).expanduser()
     if path.is_file() or path.suffix == ".gguf":
         if path.suffix != ".gguf":
@@ -205,6 +213,17 @@ def _check_weights(path: Path) -> None:
     raise ConfigError(f"{path}: config.json is there, but no .safetensors with the weights")
 
 
+def _number_of_tensors(path: Path) -> int:
+    count = 0
+    for file in sorted(path.glob("*.safetensors")):
+        try:
+            with safe_open(file, framework="pt") as tensors:
+                count += len(tensors.keys())
+        except SafetensorError as error:
+            raise ConfigError(f"{file}: the model cannot be loaded: {error}") from None
+    return count
+
+
 def _load(path: Path, tree: dict[str, Any], dtype: torch.dtype | None) -> PreTrainedModel:
     if is_paper_release(tree):
         config: PreTrainedConfig = paper_config(tree, str(path / "config.json"))
@@ -221,6 +240,7 @@ def _load(path: Path, tree: dict[str, Any], dtype: torch.dtype | None) -> PreTra
         config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     except Exception as error:
         raise ConfigError(f"{path / 'config.json'}: {_first_line(error)}") from None
+    gguf.check_layers(config, _number_of_tensors(path), str(path / "config.json"))
     for auto in (AutoModelForCausalLM, AutoModelForImageTextToText):
         if type(config) in auto._model_mapping:  # pyright: ignore[reportAttributeAccessIssue]
             return _pretrained(auto.from_pretrained, path, dtype, config=config)

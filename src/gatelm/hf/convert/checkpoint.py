@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from gatelm.config import ConfigError
+from gatelm.config import ConfigError, foreign
 from gatelm.hf import load
 from gatelm.hf.convert.formats.fold import gather_order, reorder_heads, rotated_tensors, unfold
 from gatelm.hf.convert.formats.pieces import State
@@ -74,6 +74,11 @@ def read_source(where: str | Path, *, layout: str | None = None) -> SourceModel:
     Raises:
         ConfigError: when it cannot be read, or holds what is not understood, in one sentence.
     """
+    with foreign(str(where)):
+        return _read(where, layout)
+
+
+def _read(where: str | Path, layout: str | None) -> SourceModel:
     path = Path(where).expanduser()
     gguf = _gguf(path, str(where))
     if gguf is not None:

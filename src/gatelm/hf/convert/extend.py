@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -207,7 +206,7 @@ def _say_length(file: Path, tokens: int) -> None:
     """A tokenizer that states the old length would warn about every longer text."""
     if not file.is_file():
         return
-    tree = json.loads(file.read_text(encoding="utf-8"))
+    tree = checkpoint.read_json(file)
     stated = tree.get("model_max_length")
     if isinstance(stated, (int, float)) and stated < tokens:
         write_json(file, {**tree, "model_max_length": tokens})
