@@ -89,8 +89,8 @@ def test_a_failed_run_is_recorded_and_the_rest_goes_on(
     assert [r.arm for r in outcome.finished] == ["none", "none"]
     assert all(message in error for error in outcome.failed.values())
     results = write_results(plan, tmp_path)
-    assert [r["status"] for r in results["runs"]] == ["finished"] * 2 + ["failed"] * 2
-    assert message in results["runs"][2]["error"]
+    assert [r.status for r in results.runs] == ["finished"] * 2 + ["failed"] * 2
+    assert message in results.runs[2].error
     failure = (tmp_path / plan.runs[2].folder / "failure.txt").read_text()
     assert ("Traceback" in failure) == (behaviour == "raises")
     if behaviour == "raises":
@@ -111,9 +111,9 @@ def test_divergence_is_an_outcome(make_fake_plan, tmp_path, trainer):
     assert [r.arm for r in outcome.diverged] == ["bad", "bad"]
     assert not outcome.failed
     results = write_results(plan, tmp_path)
-    assert [r["status"] for r in results["runs"]] == ["finished"] * 2 + ["diverged"] * 2
-    (comparison,) = results["comparisons"]
-    assert (comparison["verdict"], comparison["diverged"]) == ("diverged", 2)
+    assert [r.status for r in results.runs] == ["finished"] * 2 + ["diverged"] * 2
+    (comparison,) = results.comparisons
+    assert (comparison.verdict, comparison.diverged) == ("diverged", 2)
     assert not run(plan, tmp_path, workers=1, trainer=trainer).failed
     assert starts(plan, tmp_path)["main/bad/seed 0"] == [0]
 

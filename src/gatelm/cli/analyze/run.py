@@ -383,7 +383,7 @@ def _say(console: Console, text: str) -> None:
 
 
 def _duration(seconds: float) -> str:
-    from gatelm.report.numbers import duration
+    from gatelm.study.results.numbers import duration
 
     return duration(seconds)
 

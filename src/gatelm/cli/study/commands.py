@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from gatelm.data.prepare import PrepareProgress
     from gatelm.study.planning.plan import Plan
+    from gatelm.study.results.schema import StudyResults
     from gatelm.study.running.run import Outcome
 
 app = typer.Typer(help="Compare variants: plan, train and report a study.", no_args_is_help=True)
@@ -97,7 +98,7 @@ def run(
     )
     when_done: Rebuild = "never" if outcome.stopped_by else "if outdated"
     results = _finish(planned, root, json, when_done)
-    _tell(outcome, planned, root, results["command"], workers)
+    _tell(outcome, planned, root, results.command, workers)
 
 
 @app.command()
@@ -195,10 +196,8 @@ def _prepare(planned: Plan, console: Console) -> None:
     prepare_data(planned, report)
 
 
-def _finish(planned: Plan, root: Path, json: bool, rebuild: Rebuild) -> dict[str, Any]:
+def _finish(planned: Plan, root: Path, json: bool, rebuild: Rebuild) -> StudyResults:
     """Write results and report, and print the verdicts."""
-    import json as json_module
-
     from rich.console import Console
 
     from gatelm.study.results.collect import write_results
@@ -211,7 +210,7 @@ def _finish(planned: Plan, root: Path, json: bool, rebuild: Rebuild) -> dict[str
 
         page = build_report(root)
     if json:
-        typer.echo(json_module.dumps(results, indent=1))
+        typer.echo(results.to_json())
         return results
     console = Console()
     if not console.is_terminal:
@@ -225,9 +224,9 @@ def _finish(planned: Plan, root: Path, json: bool, rebuild: Rebuild) -> dict[str
     return results
 
 
-def _is_current(page: Path, results: dict[str, Any], root: Path) -> bool:
+def _is_current(page: Path, results: StudyResults, root: Path) -> bool:
     """Whether every run is done and the page was built from these results."""
-    if any(run["status"] not in ("finished", "diverged") for run in results["runs"]):
+    if any(run.status not in ("finished", "diverged") for run in results.runs):
         return False
     written = (root / "results.json").stat().st_mtime_ns
     return page.is_file() and page.stat().st_mtime_ns > written

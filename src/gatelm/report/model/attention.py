@@ -10,9 +10,9 @@ from gatelm.report.charts import heatmaps, profiles
 from gatelm.report.charts.theme import Palette
 from gatelm.report.load import mapping
 from gatelm.report.model.entry import Looked, Rows, head_means
-from gatelm.report.numbers import count, is_number, percent, rounded, short
 from gatelm.report.page import Column, Control, Figure, Page, swatch
 from gatelm.report.study.attention import share_top
+from gatelm.study.results.numbers import count, is_number, percent, rounded, short
 
 MOST_MODELS = 8
 """Models with a heatmap or a map of their own."""

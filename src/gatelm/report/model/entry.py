@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gatelm.report.load import mapping
-from gatelm.report.numbers import is_number, rounded
+from gatelm.study.results.numbers import is_number, rounded
 
 Rows = list[dict[str, Any]]
 

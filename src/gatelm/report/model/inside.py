@@ -9,9 +9,9 @@ from gatelm.report.charts import heatmaps, profiles
 from gatelm.report.charts.theme import Palette
 from gatelm.report.model.attention import MOST_MODELS
 from gatelm.report.model.entry import Looked, Rows, log_domain, log_rows
-from gatelm.report.numbers import MISSING, fixed, is_number, percent, rounded, short
 from gatelm.report.page import Column, Figure, Page, swatch
 from gatelm.report.study.inside import bins
+from gatelm.study.results.numbers import MISSING, fixed, is_number, percent, rounded, short
 
 
 def add_activations(page: Page, models: Sequence[Looked], palette: Palette) -> None:

@@ -9,8 +9,8 @@ from gatelm.analysis.metrics.registry import METRICS
 from gatelm.report.charts.theme import Palette
 from gatelm.report.metrics import describe
 from gatelm.report.model.entry import Looked
-from gatelm.report.numbers import MISSING, count, duration, is_number, percent, short
 from gatelm.report.page import Column, Html, Page, escape, join, swatch, swatched
+from gatelm.study.results.numbers import MISSING, count, duration, is_number, percent, short
 
 MASSIVE_ABS, MASSIVE_RATIO = 100.0, 1000.0
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from gatelm.report.charts import profiles
 from gatelm.report.charts.theme import Palette
 from gatelm.report.model.entry import Looked, Rows
-from gatelm.report.numbers import count, is_number, short
 from gatelm.report.page import Column, Figure, Page, swatch
+from gatelm.study.results.numbers import count, is_number, short
 
 
 def add_interventions(page: Page, models: Sequence[Looked], palette: Palette) -> None:

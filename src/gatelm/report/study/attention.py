@@ -10,8 +10,8 @@ from gatelm.report.charts import heatmaps, intervals
 from gatelm.report.charts.axes import unique
 from gatelm.report.charts.theme import Palette
 from gatelm.report.load import RunRecord, StudyPart, mapping
-from gatelm.report.numbers import is_number, rounded, short
 from gatelm.report.page import Control, Figure, Page
+from gatelm.study.results.numbers import is_number, rounded, short
 
 FEW_CELLS = 8
 MOST_PANELS = 12

@@ -45,8 +45,7 @@ def study_page(study: Study) -> Page:
         (arm for part in study.parts for arm in part.arms),
         (part.baseline for part in study.parts if part.baseline),
     )
-    summary = str(study.results.get("summary") or "").strip()
-    lead = f"{summary} {status(study)}.".strip()
+    lead = f"{study.results.summary.strip()} {status(study)}.".strip()
     page = Page(study.title, lead, f"Written by gatelm {gatelm.__version__}.")
     page.section("Verdict")
     if not study.parts:

@@ -9,9 +9,9 @@ from gatelm.report.charts import intervals, profiles
 from gatelm.report.charts.theme import Palette
 from gatelm.report.load import RunRecord, StudyPart, mapping
 from gatelm.report.metrics import describe
-from gatelm.report.numbers import is_number, rounded
 from gatelm.report.page import Figure, Page
 from gatelm.report.study.attention import MOST_PANELS, one_seed
+from gatelm.study.results.numbers import is_number, rounded
 
 
 def add_activations(page: Page, part: StudyPart, palette: Palette) -> None:

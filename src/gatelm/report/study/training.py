@@ -7,12 +7,12 @@ from typing import Any
 
 from gatelm.report.charts import profiles
 from gatelm.report.charts.theme import Palette
-from gatelm.report.load import DIVERGED, FINISHED, RunRecord, StudyPart, setting
+from gatelm.report.load import DIVERGED, FINISHED, RunRecord, StudyPart
 from gatelm.report.metrics import describe
-from gatelm.report.numbers import is_number, rounded
 from gatelm.report.page import Figure
 from gatelm.report.study.attention import share_top
 from gatelm.report.study.outcome import MOST_SETTINGS
+from gatelm.study.results.numbers import is_number, rounded
 
 MOST_POINTS = 160
 SMOOTHING = 0.9
@@ -70,7 +70,7 @@ def training_figures(part: StudyPart, palette: Palette) -> list[Figure]:
 
 
 def _validation(part: StudyPart, palette: Palette, place: str) -> list[Figure]:
-    runs = [run for run in part.runs if setting(run.axes) == place]
+    runs = [run for run in part.runs if run.setting == place]
     rows = [row for run in runs for row in _curve(run, run.evals, "val_loss")]
     if not rows:
         return []

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Literal
 
 from gatelm.config.load import dump
+from gatelm.io.files import write_text
 from gatelm.study.planning.plan import Plan, PlannedRun
-from gatelm.study.running.folder import FAILURE, read_state, write_atomic
+from gatelm.study.running.folder import FAILURE, read_state
 from gatelm.study.running.lock import exclusive
 from gatelm.study.running.progress import Display, PlainDisplay
 from gatelm.study.running.resources import Resources, share
@@ -63,8 +64,8 @@ def run(
     resources = share(plan, workers)
     root.mkdir(parents=True, exist_ok=True)
     with exclusive(root):
-        write_atomic(root / "study.yaml", dump(plan.study.tree()))
-        write_atomic(root / "command.txt", command + "\n")
+        write_text(root / "study.yaml", dump(plan.study.tree()))
+        write_text(root / "command.txt", command + "\n")
         display = display or PlainDisplay()
         taken = take_over(plan, root, reuse)
         if taken:
@@ -187,7 +188,7 @@ class _Scheduler:
         self.errors[run] = error
         folder = self.root / run.folder
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(folder / FAILURE, f"{error}\n\n{details}".rstrip() + "\n")
+        write_text(folder / FAILURE, f"{error}\n\n{details}".rstrip() + "\n")
         self.display.end(run, "failed", error)
 
     def _outcome(self) -> Outcome:
