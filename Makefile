@@ -7,12 +7,13 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c const
 JOBS ?= auto
 PYTEST_OPTIONS ?=
 
-.PHONY: help setup demo test lint clean
+.PHONY: help setup demo test test-long lint clean
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make demo   train gated and ungated models, about 10 minutes on 2 CPU cores; prints a report's path"
-	@echo "make test   every test"
+	@echo "make demo   train gated and ungated models, 2 to 10 minutes on 2 CPU cores; prints a report's path"
+	@echo "make test   every test that a change needs, 5 to 10 minutes on 2 CPU cores"
+	@echo "make test-long  also those that take minutes each, such as hundreds of mutated inputs"
 	@echo "make lint   ruff and pyright"
 	@echo "make setup  only the environment, in $(VENV)"
 	@echo "make clean  remove the environment; results in runs/ stay"
@@ -39,6 +40,9 @@ demo: $(VENV)/.run
 
 test: $(VENV)/.dev
 	@$(BIN)/python -m pytest -n $(JOBS) -q $(PYTEST_OPTIONS)
+
+test-long: $(VENV)/.dev
+	@$(BIN)/python -m pytest -n $(JOBS) -q -m 'long or not long' $(PYTEST_OPTIONS)
 
 lint: $(VENV)/.dev
 	@$(BIN)/ruff check src tests benchmarks

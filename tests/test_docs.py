@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,16 @@ def test_the_contributors_guide_names_what_there_is() -> None:
         assert re.search(rf"^(class )?{name}\b( =|:|\()", source, flags=re.MULTILINE), name
     for file in re.findall(r"`([a-z_]+/[\w/]+\.(?:py|yaml))`", text):
         assert (SOURCE / file).is_file() or (REPOSITORY / file).is_file(), file
+
+
+@pytest.mark.parametrize("path", BY_NAME)
+def test_python_imports_what_there_is(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    for module, names in re.findall(r"^ *from (gatelm[\w.]*) import ([\w, ]+)", text, re.MULTILINE):
+        for name in names.split(","):
+            assert hasattr(import_module(module), name.strip()), f"{module}: {name}"
+    for name in re.findall(r"\bgatelm\.([A-Z]\w+|\w+(?=\())", text):
+        assert hasattr(gatelm, name), name
 
 
 def commands(path: Path) -> Iterator[list[str]]:

@@ -7,8 +7,8 @@ from torch.nn import functional as F
 from gatelm.data.batch import IGNORE
 from gatelm.data.source import build_source
 from gatelm.train.evaluate import evaluate, look_batches
-from gatelm.train.loop import new_state
 from gatelm.train.parallel import World
+from gatelm.train.setup import new_state
 
 ALONE = World(torch.device("cpu"))
 

@@ -23,8 +23,8 @@ import torch
 from gatelm.data.source import build_source
 from gatelm.optim.schedule import lr
 from gatelm.train.config import RunConfig
-from gatelm.train.loop import new_state
 from gatelm.train.parallel import World
+from gatelm.train.setup import new_state
 from gatelm.train.step import train_step
 
 GATES = [

@@ -6,14 +6,17 @@ from torch.nn import functional as F
 
 from gatelm.analysis.metrics.registry import describe
 from gatelm.config import ConfigError
+from gatelm.config.load import merge
 from gatelm.data.source import build_source
 from gatelm.longcontext.scaling import scaled
 from gatelm.nn.init import init_weights
 from gatelm.nn.model import Decoder
+from gatelm.train import longer as module
 from gatelm.train.config import RunConfig
 from gatelm.train.longer import longer_metrics
 from gatelm.train.longer_config import longer_data
-from gatelm.train.loop import train
+from gatelm.train.step import StepOutcome, train_step
+from gatelm.train.trainer import train
 
 RECALL = {
     "kind": "associative_recall",
@@ -83,6 +86,65 @@ def test_more_training_begins_from_the_trained_weights_and_leaves_them(tiny):
     assert again["val_loss_at_2x_none_trained"] == pytest.approx(
         again["val_loss_at_2x_none"], abs=1e-4
     )
+
+
+def trained_steps(monkeypatch, cfg):
+    """Each step that `longer` takes: its config, rows, rate and outcome."""
+    steps, source = [], build_source(cfg.data, cfg.seed)
+
+    def watched(state, batch, **options):
+        outcome = train_step(state, batch, **options)
+        steps.append((options["cfg"], len(batch), options["lr"], outcome))
+        return outcome
+
+    monkeypatch.setattr(module, "train_step", watched)
+    metrics = longer_metrics(cfg, model_of(cfg, source))
+    return steps, metrics
+
+
+def test_more_training_has_the_losses_of_routers_and_the_microbatches_of_training(
+    tiny, monkeypatch
+):
+    experts = {"kind": "moe", "num_experts": 4, "top_k": 2, "ffn_dim": 8}
+    over = {
+        "model": {"layer": {"ffn": experts}},
+        "train": {"batch_size": 8, "micro_batch_size": 4, "router": {"balance": 1.0, "z": 1.0}},
+        "optim": {"grad_clip": None},
+        "longer": {
+            "methods": ["none"],
+            "factors": [2],
+            "sequences": 4,
+            "train_steps": 2,
+            "train_methods": ["none"],
+            "train_factor": 2,
+        },
+    }
+    steps, metrics = trained_steps(monkeypatch, tiny(over))
+    assert [(cfg.micro_batch_size, rows) for cfg, rows, _, _ in steps] == [(2, 4)] * 2
+    assert all(rate == pytest.approx(3e-4) for _, _, rate, _ in steps)
+    for _, _, _, outcome in steps:
+        assert outcome.routing["balance_loss"] >= 1
+        assert outcome.routing["router_z_loss"] > 0
+    plain = merge(over, {"train": {"router": {"balance": 0.0, "z": 0.0}}})
+    without, other = trained_steps(monkeypatch, tiny(plain))
+    assert steps[0][3].grad_norm > without[0][3].grad_norm
+    name = "val_loss_at_2x_none_trained"
+    assert metrics[name] != other[name]
+    whole = merge(over, {"train": {"micro_batch_size": None}})
+    uncut, _ = trained_steps(monkeypatch, tiny(whole))
+    assert uncut[0][0].micro_batch_size is None
+    for (*_, cut), (*_, once) in zip(steps, uncut, strict=True):
+        assert (cut.loss, cut.grad_norm) == pytest.approx((once.loss, once.grad_norm), rel=1e-5)
+
+
+def test_more_training_that_diverges_is_no_result(tiny, monkeypatch, caplog):
+    cfg = with_longer(tiny, train_steps=3, train_methods=["none"], train_factor=2)
+    broken = StepOutcome("diverged", math.nan, math.nan, 0, "loss nan")
+    monkeypatch.setattr(module, "train_step", lambda *args, **options: broken)
+    found = longer_metrics(cfg, model_of(cfg, build_source(cfg.data, cfg.seed)))
+    assert "val_loss_at_2x_none" in found
+    assert not [name for name in found if name.endswith("_trained")]
+    assert "more training on rows of 32 tokens diverged: loss nan" in caplog.text
 
 
 def test_recall_has_more_pairs_in_longer_rows(tiny):

@@ -11,8 +11,8 @@ from torch import nn
 
 from gatelm.config import ConfigError
 from gatelm.config.load import dump
-from gatelm.train.loop import train
 from gatelm.train.parallel import BUCKET_BYTES, World, _buckets, world
+from gatelm.train.trainer import train
 from gatelm.train.watching.metrics import read_metrics
 
 RANK = """
@@ -21,7 +21,7 @@ RANK = """
     import torch
     from gatelm.config.load import load
     from gatelm.train.config import RunConfig
-    from gatelm.train.loop import train
+    from gatelm.train.trainer import train
 
     torch.set_num_threads(1)
     result = train(RunConfig.parse(load(sys.argv[1], sys.argv[3:]).tree), Path(sys.argv[2]))

@@ -11,8 +11,8 @@ import torch
 from gatelm.config.load import read_yaml
 from gatelm.train import precision as precision_module
 from gatelm.train.config import RunConfig
-from gatelm.train.loop import train
 from gatelm.train.precision import ProductSpeed, choose, product_speed, resolved
+from gatelm.train.trainer import train
 
 WITHOUT_BF16 = {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
 

@@ -7,8 +7,8 @@ import textwrap
 import pytest
 
 from gatelm.config.load import dump
-from gatelm.train.loop import train
 from gatelm.train.saving import checkpoint
+from gatelm.train.trainer import train
 from gatelm.train.watching.metrics import read_metrics
 
 pytestmark = pytest.mark.usefixtures("fake_look")
@@ -77,7 +77,7 @@ RUN = """
     from gatelm.config.load import load
     from gatelm.train.saving import checkpoint
     from gatelm.train.config import RunConfig
-    from gatelm.train.loop import train
+    from gatelm.train.trainer import train
 
     recipe, folder, kill_at_file, *overrides = sys.argv[1:]
     write_json, written = checkpoint.write_json, []

@@ -6,7 +6,7 @@ from gatelm.cli.recipe import load_recipe
 from gatelm.config import ConfigError
 from gatelm.config.load import load
 from gatelm.train.config import RunConfig
-from gatelm.train.loop import train
+from gatelm.train.trainer import train
 
 SMALL = (
     "train.total_steps=40",

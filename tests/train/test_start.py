@@ -10,9 +10,9 @@ from gatelm.data.tokenizer import byte_tokenizer, train_bpe
 from gatelm.nn.init import init_weights
 from gatelm.nn.model import Decoder
 from gatelm.train.config import RunConfig
-from gatelm.train.loop import train
 from gatelm.train.saving.export import export_model, load_model
 from gatelm.train.start import InitFrom, starting_model
+from gatelm.train.trainer import train
 
 ZERO = {"site": "sdpa", "init": {"weight": "zeros"}}
 TWO = {**ZERO, "activation": "two_sigmoid"}

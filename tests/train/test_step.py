@@ -7,8 +7,8 @@ from torch.nn import functional as F
 
 from gatelm.data.batch import IGNORE, Batch
 from gatelm.data.source import build_source
-from gatelm.train.loop import new_state
 from gatelm.train.parallel import World
+from gatelm.train.setup import new_state
 from gatelm.train.step import judge, micro_batches, train_step
 
 ALONE = World(torch.device("cpu"))

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json as json_module
+import json
 from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(help="Show, compare and explain configs.", no_args_is_help=True)
+from gatelm.cli.options import Json, Overrides
+from gatelm.cli.output import print_json
 
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="PATH=VALUE", help="Change a value; may be repeated."),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
+app = typer.Typer(help="Show, compare and explain configs.", no_args_is_help=True)
 
 
 @app.command()
@@ -32,7 +29,7 @@ def show(
     sources = {path: _source(path, loaded.sources, taken) for path in leaves}
     if as_json:
         found = {p: {"value": v, "source": sources[p]} for p, v in leaves.items()}
-        typer.echo(json_module.dumps({"hash": config.content_hash(), "values": found}, indent=1))
+        print_json({"hash": config.content_hash(), "values": found})
         return
     width = min(max(len(f"{p}: {_text(v)}") for p, v in leaves.items()), 72)
     for path, value in leaves.items():
@@ -62,7 +59,7 @@ def diff(
             {"path": p, "left": absent if a is ... else a, "right": absent if b is ... else b}
             for p, a, b in found
         ]
-        typer.echo(json_module.dumps(rows, indent=1))
+        print_json(rows)
         return
     for path, a, b in found:
         typer.echo(f"{path}: {_text(a)} -> {_text(b)}")
@@ -87,7 +84,7 @@ def gates(as_json: Json = False) -> None:
     }
     presets = {name: text for name, (_, _, text) in PRESET_DOCS.items()}
     if as_json:
-        typer.echo(json_module.dumps({"axes": axes, "presets": presets}, indent=1))
+        print_json({"axes": axes, "presets": presets})
         return
     for title, values in {**axes, "presets": presets}.items():
         typer.echo(title)
@@ -116,4 +113,4 @@ def _taken_over(tree: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _text(value: Any) -> str:
-    return "(absent)" if value is ... else json_module.dumps(value, ensure_ascii=False)
+    return "(absent)" if value is ... else json.dumps(value, ensure_ascii=False)

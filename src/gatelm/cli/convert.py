@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import json as json_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from gatelm.cli.options import SOURCE_HELP, JsonAlone
+from gatelm.cli.output import print_json
 
 if TYPE_CHECKING:
     from gatelm.hf.convert.planner import Option
 
 
 def convert(
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="SRC",
-            help="A gatelm run or model folder, a Hugging Face folder, a GGUF file, or an "
-            "installed package that carries one.",
-        ),
-    ],
+    source: Annotated[str, typer.Argument(metavar="SRC", help=SOURCE_HELP)],
     target: Annotated[
         Path | None, typer.Argument(metavar="[DST]", help="The folder to write; must not exist.")
     ] = None,
@@ -66,9 +61,7 @@ def convert(
             min=1, help="Context length to write into the config [default: the source's]."
         ),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON; progress goes to stderr.")
-    ] = False,
+    as_json: JsonAlone = False,
 ) -> None:
     """Convert a model, and check that the result computes the same.
 
@@ -82,6 +75,7 @@ def convert(
         return
     if target is None:
         raise ConfigError("convert: name the folder to write (or --plan to write nothing)")
+    from gatelm.cli.progress import say
     from gatelm.hf.convert.convert import ConvertOptions
     from gatelm.hf.convert.convert import convert as run
 
@@ -94,9 +88,9 @@ def convert(
         how=how,
         context_tokens=context,
     )
-    result = run(source, target, options, lambda text: typer.echo(f"{text} ...", err=True))
+    result = run(source, target, options, say)
     if as_json:
-        typer.echo(json_module.dumps(result.as_dict(), indent=1))
+        print_json(result.as_dict())
         return
     for step in result.steps:
         typer.echo(f"  {step}")
@@ -117,7 +111,7 @@ def _plan(source: str, layout: str | None, gate: str | None, how: str, as_json: 
         cfg, _ = add_gate(cfg, model.state, gate, how)
     options = plan(cfg)
     if as_json:
-        typer.echo(json_module.dumps([option.as_dict() for option in options], indent=1))
+        print_json([option.as_dict() for option in options])
         return
     typer.echo(f"{model.name}: {model.family}")
     for option in options:

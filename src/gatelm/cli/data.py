@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gatelm.cli.options import JsonResult, settings
+from gatelm.cli.output import print_json
+
 if TYPE_CHECKING:
     from gatelm.data.config import CorpusConfig
-    from gatelm.data.prepare import Preparation, PrepareProgress
+    from gatelm.data.prepare import Preparation
 
 app = typer.Typer(help="Prepare corpora.", no_args_is_help=True)
 
@@ -39,25 +42,27 @@ def prepare(
             help="Another setting, such as text_field=body. Repeatable.",
         ),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: JsonResult = False,
 ) -> None:
     """Tokenise text, jsonl, parquet or a folder of files into memory-mapped shards.
 
     A recipe names the result with data.prepared. Preparing the same again finds it done.
     """
+    from rich.console import Console
+
+    from gatelm.cli.progress import Bars, preparing
     from gatelm.data.prepare import prepare as prepare_corpus
 
     cfg = _corpus_config(source, tokenizer, vocab_size, overrides or [])
-    with _Display(quiet=as_json) as display:
-        done = prepare_corpus(cfg, out, report=display.report)
+    with Bars(Console(stderr=True, quiet=as_json), counts="bytes") as bars:
+        done = prepare_corpus(cfg, out, report=preparing(bars))
     _print(done, as_json)
 
 
 def _corpus_config(
     source: str, tokenizer: str, vocab_size: int, overrides: list[str]
 ) -> CorpusConfig:
-    from gatelm.config import ConfigError
-    from gatelm.config.load import parse_value, set_path
+    from gatelm.config.load import set_path
     from gatelm.data.config import CorpusConfig
 
     kinds: dict[str, dict[str, Any]] = {
@@ -68,69 +73,15 @@ def _corpus_config(
         "source": source,
         "tokenizer": kinds.get(tokenizer, {"kind": "file", "path": tokenizer}),
     }
-    for override in overrides:
-        key, separator, text = override.partition("=")
-        if not separator or not key.strip():
-            raise ConfigError(f"--set {override}: expected KEY=VALUE, e.g. text_field=body")
-        set_path(tree, key.strip(), parse_value(text))
+    for key, value in settings(overrides, ", e.g. text_field=body").items():
+        set_path(tree, key, value)
     return CorpusConfig.parse(tree)
-
-
-class _Display:
-    """A progress bar on stderr, one line a phase where that is no terminal."""
-
-    _NAMES = {  # noqa: RUF012
-        "waiting": "waiting for another process that prepares the same",
-        "tokenizer": "training the tokenizer",
-        "tokens": "writing tokens",
-    }
-
-    def __init__(self, quiet: bool) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
-        from rich.progress import TimeRemainingColumn as Remaining
-
-        self._console = Console(stderr=True, quiet=quiet)
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            DownloadColumn(),
-            Remaining(),
-            console=self._console,
-            disable=quiet or not self._console.is_terminal,
-            transient=True,
-        )
-        self._phase: str | None = None
-        self._task: Any = None
-
-    def __enter__(self) -> _Display:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._progress.stop()
-
-    def report(self, progress: PrepareProgress) -> None:
-        """Show one step of the preparation."""
-        if progress.phase != self._phase:
-            self._phase = progress.phase
-            name = self._NAMES[progress.phase]
-            if self._progress.disable:
-                self._console.print(name)
-            elif self._task is not None:
-                self._progress.remove_task(self._task)
-            self._task = self._progress.add_task(name, total=None)
-        self._progress.update(
-            self._task, completed=progress.num_bytes, total=progress.total_bytes or None
-        )
 
 
 def _print(done: Preparation, as_json: bool) -> None:
     manifest = done.manifest
     splits = {"train": manifest.train, "validation": manifest.validation}
     if as_json:
-        import json
-
         facts = {
             "folder": str(done.folder),
             "status": done.status,
@@ -143,7 +94,7 @@ def _print(done: Preparation, as_json: bool) -> None:
                 "num_tokens": split.num_tokens,
                 "text_bytes": split.text_bytes,
             }
-        typer.echo(json.dumps(facts))
+        print_json(facts, indent=None)
         return
     typer.echo(f"{done.folder} ({'written' if done.status == 'written' else 'found, up to date'})")
     for name, split in splits.items():

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json as json_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gatelm.cli.options import typed
+from gatelm.cli.options import SOURCE_HELP, JsonAlone, settings, typed
+from gatelm.cli.output import print_json
 
 if TYPE_CHECKING:
     from gatelm.hf.convert.extend import Extended
@@ -20,14 +20,7 @@ OF_TRAINING = ("train_length", "data", "batch_size", "lr", "device")
 
 def extend(
     context: typer.Context,
-    source: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="A gatelm run or model folder, a Hugging Face folder, a GGUF file, or an "
-            "installed package that carries one.",
-        ),
-    ],
+    source: Annotated[str, typer.Argument(metavar="MODEL", help=SOURCE_HELP)],
     target: Annotated[
         Path, typer.Argument(metavar="DST", help="The folder to write; must not exist.")
     ],
@@ -46,7 +39,7 @@ def extend(
         str | None,
         typer.Option(help="The length of training [default: what the model states]."),
     ] = None,
-    settings: Annotated[
+    set_values: Annotated[
         list[str] | None,
         typer.Option(
             "--set", metavar="KEY=VALUE", help="A setting of the method, e.g. beta_fast=64."
@@ -70,9 +63,7 @@ def extend(
     batch_size: Annotated[int, typer.Option(min=1, help="Rows in a step of training.")] = 1,
     lr: Annotated[float, typer.Option(help="Peak learning rate of the training.")] = 1e-4,
     device: Annotated[str, typer.Option(help="Of the training: auto, cpu, cuda, ...")] = "auto",
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print JSON; progress goes to stderr.")
-    ] = False,
+    as_json: JsonAlone = False,
 ) -> None:
     """Write a model for longer texts, in the format of the one it comes from.
 
@@ -81,11 +72,11 @@ def extend(
     """
     from rich.console import Console
 
+    from gatelm.cli.progress import RunDisplay, say
     from gatelm.config import ConfigError
     from gatelm.hf.convert.extend import Training, extend_model
     from gatelm.longcontext.extend import ExtendRequest
     from gatelm.train.stop import StopSignals
-    from gatelm.train.watching.progress import ProgressDisplay
 
     for name, spelling in typed(context):
         if train_tokens is None and name in OF_TRAINING:
@@ -95,7 +86,7 @@ def extend(
         method=method,
         base=base,
         original_tokens=None if original is None else _tokens(original, "--original"),
-        settings=_settings(settings or []),
+        settings=settings(set_values or []),
         existing="replace" if replace_scaling else "refuse",
     )
     training = None
@@ -109,14 +100,11 @@ def extend(
             device=device,
         )
 
-    def say(text: str) -> None:
-        typer.echo(f"{text} ...", err=True)
-
     if training is None:
         result = extend_model(source, target, request, report=say)
     else:
         console = Console(stderr=True)
-        with ProgressDisplay(console, target.name) as display, StopSignals() as stop:
+        with RunDisplay(console, target.name) as display, StopSignals() as stop:
             result = extend_model(
                 source,
                 target,
@@ -129,7 +117,10 @@ def extend(
     if result is None:
         typer.echo("stopped, saved; the same command goes on from there")
         return
-    typer.echo(json_module.dumps(result.as_dict(), indent=1) if as_json else _shown(result))
+    if as_json:
+        print_json(result.as_dict())
+    else:
+        typer.echo(_shown(result))
 
 
 def _shown(result: Extended) -> str:
@@ -161,16 +152,3 @@ def _tokens(text: str, option: str) -> int:
     if not value.is_integer() or value < 1:
         raise ConfigError(f"{option} {text!r}: not a number of tokens; e.g. 32768, 32k or 10M")
     return int(value)
-
-
-def _settings(given: list[str]) -> dict[str, Any]:
-    from gatelm.config import ConfigError
-    from gatelm.config.load import parse_value
-
-    out: dict[str, Any] = {}
-    for each in given:
-        key, equals, value = each.partition("=")
-        if not equals:
-            raise ConfigError(f"--set {each}: expected KEY=VALUE")
-        out[key.strip()] = parse_value(value)
-    return out

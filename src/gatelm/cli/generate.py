@@ -6,16 +6,11 @@ from typing import Annotated
 
 import typer
 
+from gatelm.cli.options import MODEL_HELP, Device, DType
+
 
 def generate(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="MODEL",
-            help="A run or model folder, a Hugging Face folder (config.json and safetensors), a "
-            "GGUF file, or an installed package that carries one.",
-        ),
-    ],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)],
     prompt: Annotated[str, typer.Option(help="The text to continue; - reads it from stdin.")],
     max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to add at most.")] = 128,
     temperature: Annotated[
@@ -28,10 +23,8 @@ def generate(
     greedy: Annotated[
         bool, typer.Option("--greedy", help="Always the likeliest token; nothing is drawn.")
     ] = False,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
-    dtype: Annotated[
-        str, typer.Option(help="float32, bfloat16, float16, or auto: the checkpoint's own.")
-    ] = "float32",
+    device: Device = "auto",
+    dtype: DType = "float32",
 ) -> None:
     """Print PROMPT and its continuation, as it comes.
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json as json_module
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from gatelm.cli.options import Json, Overrides
+from gatelm.cli.output import print_json
 
 if TYPE_CHECKING:
     from gatelm.config import Config
@@ -19,14 +21,11 @@ def info(
             metavar="RECIPE", help="A run or model recipe, e.g. models/paper-1.7b-28l, or a file."
         ),
     ],
-    overrides: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="PATH=VALUE", help="Change a value; may be repeated."),
-    ] = None,
+    overrides: Overrides = None,
     seq_len: Annotated[
         int | None, typer.Option(min=1, help="Tokens of context [default: the recipe's, or 4096].")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for a program.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Count parameters, FLOPs per token and cache bytes; of a run also precision and time here.
 
@@ -38,7 +37,7 @@ def info(
     model, recipe_seq_len = model_of(config, recipe)
     facts = _facts(model, seq_len or recipe_seq_len) | _training(config, model)
     if as_json:
-        typer.echo(json_module.dumps(facts, indent=1))
+        print_json(facts)
     else:
         _print(facts)
 
@@ -94,7 +93,7 @@ def _training(config: Config, model: ModelConfig) -> dict[str, Any]:
 
 
 def _print(facts: dict[str, Any]) -> None:
-    from gatelm.train.watching.progress import duration
+    from gatelm.cli.progress import duration
 
     for name, value in facts["parameters"].items():
         typer.echo(f"{'parameters, ' + name:<32} {value:>18,}")

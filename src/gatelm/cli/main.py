@@ -37,9 +37,9 @@ def _root(
 ) -> None:
     """Language models with gated attention: build, train, study and inspect them.
 
-    Start with `gatelm study run demo` (ten minutes on two CPU cores), or train on your own text:
-    `gatelm train text --set data.source=my-texts/`. A RECIPE is a YAML file, or the name of a
-    shipped one; `gatelm config show RECIPE` prints what it resolves to.
+    Start with `gatelm study run demo` (two to ten minutes on two CPU cores), or train on your own
+    text: `gatelm train text --set data.source=my-texts/`. A RECIPE is a YAML file, or the name of
+    a shipped one; `gatelm config show RECIPE` prints what it resolves to.
     """
 
 

@@ -1,16 +1,63 @@
-"""Which options were typed: what nothing would use is refused, not ignored."""
+"""Options that several commands have, and which options were typed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Annotated, Any, Literal
 
 import typer
 
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
+JsonResult = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+JsonAlone = Annotated[bool, typer.Option("--json", help="Print JSON; progress goes to stderr.")]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="Change a value; may be repeated."),
+]
+Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
+DType = Annotated[
+    str, typer.Option(help="float32, bfloat16, float16, or auto: the checkpoint's own.")
+]
+BOSChoice = Literal["auto", "always", "never"]
+BOS = Annotated[
+    BOSChoice,
+    typer.Option(help="BOS in front of every row; auto: where the tokenizer puts it itself."),
+]
+MODEL_HELP = (
+    "A run or model folder, a Hugging Face folder (config.json and safetensors), a GGUF file, or "
+    "an installed package that carries one."
+)
+SOURCE_HELP = (
+    "A gatelm run or model folder, a Hugging Face folder, a GGUF file, or an installed package "
+    "that carries one."
+)
+
 
 def typed(context: typer.Context) -> Iterator[tuple[str, str]]:
-    """Parameter name and spelling of each option that stands in the command line."""
+    """Parameter name and spelling of each option that stands in the command line.
+
+    What nothing would use is refused by the commands, not ignored.
+    """
     for option in context.command.params:
         name = option.name or ""
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             yield name, option.opts[0]
+
+
+def settings(given: list[str], example: str = "") -> dict[str, Any]:
+    """The values of `--set KEY=VALUE`, by key.
+
+    Raises:
+        ConfigError: for a text that is no KEY=VALUE; `example` says how one looks.
+    """
+    from gatelm.config import ConfigError
+    from gatelm.config.load import parse_value
+
+    out: dict[str, Any] = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"--set {text}: expected KEY=VALUE{example}")
+        out[key.strip()] = parse_value(value)
+    return out

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from gatelm.cli.options import JsonResult
+from gatelm.cli.output import print_json
+
 if TYPE_CHECKING:
     from gatelm.train.config import RunConfig
     from gatelm.train.saving.folder import RunResult
@@ -35,7 +38,7 @@ def train(
             "run. must: refuse a folder without one; train.total_steps may then be another.",
         ),
     ] = "auto",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: JsonResult = False,
 ) -> None:
     """Train one model, with checkpoints, metrics and a final look at its attention.
 
@@ -46,10 +49,10 @@ def train(
 
     from rich.console import Console
 
+    from gatelm.cli.progress import RunDisplay
     from gatelm.cli.recipe import load_run
-    from gatelm.train.loop import train as train_run
     from gatelm.train.stop import StopSignals
-    from gatelm.train.watching.progress import ProgressDisplay
+    from gatelm.train.trainer import train as train_run
 
     cfg, _ = load_run(recipe, overrides or ())
     folder = out or Path("runs") / cfg.name
@@ -57,7 +60,7 @@ def train(
     console = Console(stderr=True, quiet=not is_main)
     was_there = (folder / "result.json").exists()
     try:
-        with ProgressDisplay(console, cfg.name) as display, StopSignals() as stop:
+        with RunDisplay(console, cfg.name) as display, StopSignals() as stop:
             result = train_run(
                 cfg, folder, resume=resume, report=display.report, should_stop=stop.requested
             )
@@ -66,7 +69,10 @@ def train(
         raise typer.Exit(1) from None
     if is_main:
         again = _command(recipe, overrides or [], out)
-        typer.echo(_json(result) if as_json else _summary(result, cfg, again, was_there=was_there))
+        if as_json:
+            print_json({**result.to_json(), "folder": str(result.folder)}, indent=None)
+        else:
+            typer.echo(_summary(result, cfg, again, was_there=was_there))
     if result.status == "diverged":
         raise typer.Exit(1)
 
@@ -97,14 +103,6 @@ def _summary(result: RunResult, cfg: RunConfig, again: str, *, was_there: bool) 
     gates = sentence(result.metrics)
     moved = [] if gates is None else [gates]
     return "\n".join([head, *shown, *moved, f"model: {result.folder / 'model'}"])
-
-
-def _json(result: RunResult) -> str:
-    import json
-
-    from gatelm.io.files import finite
-
-    return json.dumps(finite({**result.to_json(), "folder": str(result.folder)}))
 
 
 def _command(recipe: str, overrides: list[str], out: Path | None) -> str:

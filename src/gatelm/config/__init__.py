@@ -3,11 +3,10 @@
 from gatelm.config.base import (
     Config,
     ConfigError,
-    added_later,
     by_kind,
     choice,
     nearest,
     not_identity,
 )
 
-__all__ = ["Config", "ConfigError", "added_later", "by_kind", "choice", "nearest", "not_identity"]
+__all__ = ["Config", "ConfigError", "by_kind", "choice", "nearest", "not_identity"]

@@ -6,7 +6,8 @@ import difflib
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, Self, TypeVar
+from functools import cache
+from typing import Annotated, Any, Self, TypeVar, get_args
 
 from pydantic import (
     AfterValidator,
@@ -57,7 +58,11 @@ class Config(BaseModel):
     """Frozen pydantic model: unknown keys are errors that name the nearest known key."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", validate_default=False, use_attribute_docstrings=True
+        frozen=True,
+        extra="forbid",
+        validate_default=False,
+        use_attribute_docstrings=True,
+        allow_inf_nan=False,
     )
 
     @model_validator(mode="before")
@@ -67,6 +72,8 @@ class Config(BaseModel):
             for key in data:
                 if key not in cls.model_fields:
                     raise ValueError(f"unknown key {key!r}; {nearest(str(key), cls.model_fields)}")
+                if isinstance(data[key], bool) and not _admits_bool(cls, key):
+                    raise ValueError(f"{key}: {str(data[key]).lower()} is no value for this key")
         return data
 
     @classmethod
@@ -98,6 +105,18 @@ class Config(BaseModel):
         return hashlib.sha256(canonical.encode()).hexdigest()[:12]
 
 
+@cache
+def _admits_bool(cls: type[Config], name: str) -> bool:
+    """Whether true and false are values of a field; pydantic alone takes them for 1 and 0."""
+    pending = [cls.model_fields[name].annotation]
+    while pending:
+        annotation = pending.pop()
+        if annotation is bool or annotation is Any:
+            return True
+        pending.extend(get_args(annotation))
+    return False
+
+
 def by_kind(default: str) -> Discriminator:
     """Tells the configs of a union apart by their `kind`, which may be left out for `default`."""
 
@@ -108,18 +127,12 @@ def by_kind(default: str) -> Discriminator:
     return Discriminator(kind)
 
 
-def added_later(default: Any, **kwargs: Any) -> Any:
-    """A field whose default is what was computed before it existed, so older hashes still hold."""
-    return Field(default=default, json_schema_extra={"identity": "if_set"}, **kwargs)
-
-
 def _identity(value: Any) -> Any:
     if isinstance(value, Config):
         out = {}
         for name, field in type(value).model_fields.items():
             extra = field.json_schema_extra
-            kind = extra.get("identity") if isinstance(extra, dict) else None
-            if kind is False or (kind == "if_set" and getattr(value, name) == field.default):
+            if isinstance(extra, dict) and extra.get("identity") is False:
                 continue
             out[name] = _identity(getattr(value, name))
         return out

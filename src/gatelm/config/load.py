@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,22 +11,9 @@ from typing import Any
 import yaml
 
 from gatelm.config.base import ConfigError
+from gatelm.config.yaml import YamlError, parse
 
 EXTENDS = "extends"
-
-
-class _Loader(yaml.SafeLoader):
-    """Safe YAML that reads `1e-3` as a number, which YAML 1.1 does not."""
-
-
-_Loader.yaml_implicit_resolvers = {
-    key: list(value) for key, value in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\d[\d_]*)(\.\d*)?([eE][-+]?\d+)$|^[-+]?\.\d+([eE][-+]?\d+)?$"),
-    list("-+0123456789."),
-)
 
 
 @dataclass(frozen=True)
@@ -70,9 +56,9 @@ def find_recipe(name: str | Path) -> Path:
 def parse_value(text: str) -> Any:
     """One YAML value: `3e-3` a number, `[a, b]` a list, `null` nothing."""
     try:
-        return yaml.load(text, Loader=_Loader)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"cannot read the value {text!r}: {_one_line(error)}") from None
+        return parse(text)
+    except YamlError as error:
+        raise ConfigError(f"cannot read the value {shortened(text)!r}: {error}") from None
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -82,11 +68,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
         ConfigError: when it is missing, not YAML, or not a mapping.
     """
     try:
-        tree = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+        tree = parse(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not valid YAML ({_one_line(error)})") from None
+    except (YamlError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid YAML ({error})") from None
     if not isinstance(tree, dict):
         raise ConfigError(f"{path}: expected a mapping of keys to values at the top")
     return tree
@@ -217,5 +203,6 @@ def _index(node: list[Any], part: str, path: str) -> int:
     return int(part)
 
 
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())
+def shortened(text: str, width: int = 80) -> str:
+    """The text, its middle left out where it is longer than `width`."""
+    return text if len(text) <= width else f"{text[: width // 2]}...{text[-width // 4 :]}"

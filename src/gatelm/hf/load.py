@@ -9,6 +9,7 @@ import importlib.util
 import json
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from gatelm.analysis.probe.gatelm_probe import GatelmProbe
 from gatelm.analysis.probe.protocol import Probe, TextTokenizer
 from gatelm.config import ConfigError
 from gatelm.config.base import nearest
+from gatelm.hf import gguf
 from gatelm.hf.modeling.paper_release import PaperForCausalLM, is_paper_release, paper_config
 from gatelm.hf.probe.hf_probe import HFProbe
 from gatelm.hf.probe.tokenizer import GatelmTokenizer, HFTokenizer
@@ -265,17 +267,16 @@ def _placed(model: PreTrainedModel, device: torch.device) -> PreTrainedModel:
 def _from_gguf(
     path: Path, device: torch.device, dtype: torch.dtype | None
 ) -> tuple[Probe, TextTokenizer | None]:
-    absent = [name for name in ("accelerate", "gguf") if not importlib.util.find_spec(name)]
-    if absent:
-        noun = "packages" if len(absent) > 1 else "package"
-        raise ConfigError(
-            f"{path}: reading GGUF needs the {noun} {' and '.join(absent)} "
-            f"(pip install {' '.join(absent)})"
-        )
-    load, folder, file = AutoModelForCausalLM.from_pretrained, path.parent, path.name
-    model = _pretrained(load, folder, dtype or torch.float32, gguf_file=file)
-    tokenizer = _tokenizer(folder, gguf_file=file)
+    model = gguf_model(path, dtype or torch.float32)
+    tokenizer = _tokenizer(path.parent, gguf_file=path.name)
     return HFProbe(_placed(model, device), path.stem), tokenizer
+
+
+def gguf_model(path: Path, dtype: torch.dtype) -> PreTrainedModel:
+    """The model of a GGUF file, dequantised, as `hf.gguf.read_model` completes it."""
+    return gguf.read_model(
+        path, partial(_pretrained, AutoModelForCausalLM.from_pretrained, path.parent, dtype)
+    )
 
 
 def _gguf_in_package(where: str) -> Path:

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all.
+"""Writing to the disk: files that are written whole or not at all, and folders held by one process.
 
-Imports config and the standard library, and can be imported from everywhere.
+Every package may import it. It imports config, the standard library and safetensors' error.
 """

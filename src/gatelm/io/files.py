@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from safetensors import SafetensorError
 
@@ -33,8 +33,8 @@ def writing(path: Path) -> Iterator[None]:
         raise WriteError(f"{path}: cannot be written ({reason})") from error
 
 
-def write_text(path: Path, text: str) -> None:
-    """Replace `path` by `text` in one step: written beside it, flushed to disk, renamed.
+def write_bytes(path: Path, content: bytes) -> None:
+    """Replace `path` by `content` in one step: written beside it, flushed to disk, renamed.
 
     Raises:
         WriteError: when it cannot be written; the old file is untouched then.
@@ -42,10 +42,9 @@ def write_text(path: Path, text: str) -> None:
     temporary = path.with_name(path.name + ".tmp")
     with writing(path):
         try:
-            with temporary.open("w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
+            with temporary.open("wb") as file:
+                file.write(content)
+                flush(file)
             temporary.replace(path)
         except OSError:
             temporary.unlink(missing_ok=True)
@@ -53,26 +52,19 @@ def write_text(path: Path, text: str) -> None:
         sync(path.parent)
 
 
+def write_text(path: Path, text: str) -> None:
+    """`write_bytes` for a text, in UTF-8."""
+    write_bytes(path, text.encode())
+
+
 def write_json(path: Path, value: Any) -> None:
-    """The same for JSON; non-finite numbers become null."""
-    write_text(
-        path, json.dumps(finite(value), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    )
+    """`write_bytes` for `json_text`, and a line's end."""
+    write_text(path, json_text(value, indent=1) + "\n")
 
 
-def sync(path: Path) -> None:
-    """Flush a file, or a folder's list of names, to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def sha256(path: Path) -> str:
-    """Hex digest of a file's content."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def json_text(value: Any, *, indent: int | None = None) -> str:
+    """JSON of plain data. JSON has no NaN: non-finite numbers become null."""
+    return json.dumps(finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
 
 
 def finite(value: Any) -> Any:
@@ -84,3 +76,26 @@ def finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [finite(item) for item in value]
     return value
+
+
+def flush(file: IO[Any]) -> None:
+    """Flush an open file to the disk."""
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def sync(path: Path) -> None:
+    """Flush a file, or a folder's list of names, to the disk."""
+    if os.name == "nt" and path.is_dir():  # folders cannot be opened there
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sha256(path: Path) -> str:
+    """Hex digest of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

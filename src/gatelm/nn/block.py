@@ -2,35 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import Field, Tag, field_validator
+from pydantic import Field, field_validator
 from torch import nn
 from torch.nn import functional as F
 
-from gatelm.config import Config, ConfigError, by_kind, nearest
+from gatelm.config import Config, ConfigError, nearest
 from gatelm.nn.attention.config import AttentionConfig
-from gatelm.nn.ffn.config import FFNConfig, MLPConfig, NoFFNConfig, SwiGLUConfig, build_ffn
+from gatelm.nn.ffn.config import FFNConfig, MLPConfig, SwiGLUConfig
 from gatelm.nn.forward_state import Context
-from gatelm.nn.gates.gate import (
-    GateConfig,
-    SiteActivationConfig,
-    SiteNormConfig,
-    SiteShape,
-    build_modifier,
-)
+from gatelm.nn.gates.gate import ModifierConfig, SiteShape
 from gatelm.nn.gates.presets import GATE_PRESETS
 from gatelm.nn.gates.sites import ATTENTION_SITES, BLOCK_SITES, BLOCK_TAPS, Sites, Sources, Taps
-from gatelm.nn.mixers import MixerConfig, build_mixer
-from gatelm.nn.norm import Norm, NormConfig
+from gatelm.nn.mixers.config import MixerConfig
+from gatelm.nn.norm import NormConfig
 from gatelm.nn.shapes import Float, Tensor
-
-Modifier = Annotated[
-    Annotated[GateConfig, Tag("gate")]
-    | Annotated[SiteNormConfig, Tag("norm")]
-    | Annotated[SiteActivationConfig, Tag("activation")],
-    by_kind("gate"),
-]
 
 
 class LayerConfig(Config):
@@ -38,7 +25,7 @@ class LayerConfig(Config):
 
     mixer: MixerConfig
     ffn: FFNConfig
-    gates: tuple[Modifier, ...] = ()
+    gates: tuple[ModifierConfig, ...] = ()
     """What sits at the sites, at most one each: preset names or full configs."""
     norm: NormConfig = NormConfig()
     norm_placement: Literal["pre", "sandwich"] = "pre"
@@ -79,7 +66,7 @@ class LayerConfig(Config):
 
     def site_shape(self, site: str, hidden_dim: int) -> SiteShape:
         """What a gate at `site` of this layer must know of its tensor."""
-        return self.mixer.site_shape("out" if site in BLOCK_SITES else site, hidden_dim)
+        return self.mixer.site_shape(site, hidden_dim)
 
 
 class Block(nn.Module):
@@ -94,21 +81,19 @@ class Block(nn.Module):
         at_mixer = [m for m in cfg.gates if m.site in ATTENTION_SITES]
         at_block = [m for m in cfg.gates if m.site in BLOCK_SITES]
         sandwich = cfg.norm_placement == "sandwich"
-        self.attn_norm = Norm(cfg.norm, hidden_dim)
-        self.attn = build_mixer(cfg.mixer, hidden_dim, layer_index, at_mixer)
-        self.attn_post_norm = Norm(cfg.norm, hidden_dim) if sandwich else nn.Identity()
+        self.attn_norm = cfg.norm.build(hidden_dim)
+        self.attn = cfg.mixer.build(hidden_dim, layer_index, at_mixer)
+        self.attn_post_norm = cfg.norm.build(hidden_dim) if sandwich else nn.Identity()
         self.ffn = None
-        if not isinstance(cfg.ffn, NoFFNConfig):
-            self.ffn_norm = Norm(cfg.norm, hidden_dim)
-            self.ffn = build_ffn(cfg.ffn, hidden_dim, layer_index)
-            self.ffn_post_norm = Norm(cfg.norm, hidden_dim) if sandwich else nn.Identity()
-        self.gates = Sites(
-            BLOCK_SITES,
-            {m.site: build_modifier(m, cfg.site_shape(m.site, hidden_dim)) for m in at_block},
-        )
+        if (ffn := cfg.ffn.build(hidden_dim, layer_index)) is not None:
+            self.ffn_norm = cfg.norm.build(hidden_dim)
+            self.ffn = ffn
+            self.ffn_post_norm = cfg.norm.build(hidden_dim) if sandwich else nn.Identity()
+        self.gates = Sites(BLOCK_SITES, at_block, lambda site: cfg.site_shape(site, hidden_dim))
         self.taps = Taps(BLOCK_TAPS)
 
     def forward(self, resid: Float[Tensor, "B T D"], context: Context) -> Float[Tensor, "B T D"]:
+        """The residual stream after the layer."""
         resid = self.taps("resid_in", resid)
         x = self.taps("normed", self.attn_norm(resid))
         branch = self.attn_post_norm(self.attn(x, resid, context))

@@ -12,7 +12,7 @@ from gatelm.nn.attention.cross import MemoryConfig
 from gatelm.nn.block import LayerConfig
 from gatelm.nn.ffn.config import NoFFNConfig
 from gatelm.nn.gates.gate import GateConfig, SiteShape
-from gatelm.nn.gates.sites import BLOCK_SITES
+from gatelm.nn.gates.sites import BLOCK_SITES, SITES
 
 
 def check_layer(layer: LayerConfig, hidden_dim: int, index: int) -> None:
@@ -72,7 +72,7 @@ def _check_gate(gate: GateConfig, layer: LayerConfig, shape: SiteShape, where: s
     _check_inputs(gate, shape, where)
     layer.mixer.check_gate(gate, where)
     scales = gate.granularity == "head" and gate.operation == "mul"
-    if scales and gate.site in ("out", "ffn") and layer.norm_placement == "sandwich":
+    if scales and SITES[gate.site].tensor == "branch" and layer.norm_placement == "sandwich":
         raise ConfigError(
             f"{where}: one score per token at {gate.site!r} is undone by the sandwich norm after "
             "it; use granularity element, or norm_placement pre"
@@ -95,10 +95,11 @@ def _check_inputs(gate: GateConfig, shape: SiteShape, where: str) -> None:
         raise ConfigError(f"{where}.inputs: empty; use [const] for a gate without input")
     if len(set(gate.inputs)) != len(gate.inputs):
         raise ConfigError(f"{where}.inputs: {list(gate.inputs)} names an input twice")
-    if "q" in gate.inputs and gate.site in ("q", "ffn"):
+    unreadable = SITES[gate.site].unreadable
+    if "q" in gate.inputs and "q" in unreadable:
         instead = "y, which is the query there" if gate.site == "q" else "x or y"
         raise ConfigError(f"{where}.inputs: q cannot be read at {gate.site!r}; use {instead}")
-    if gate.needs_lse and (gate.site != "sdpa" or gate.sharing not in ("per_head", "mean")):
+    if gate.needs_lse and ("lse" in unreadable or gate.sharing not in ("per_head", "mean")):
         raise ConfigError(
             f"{where}.inputs: lse is one number per query head, so it goes with site sdpa and "
             "sharing per_head"

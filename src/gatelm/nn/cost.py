@@ -16,11 +16,11 @@ class ParamCount:
     norm: int = 0
     """Weights of norms inside the module."""
     idle: int = 0
-    """Those among `matrix` that a token does not use: the experts it is not sent to."""
+    """Entries of `matrix` that a token does not use: the experts it is not sent to."""
 
     @property
     def parameters(self) -> int:
-        """All but the norms', which are counted apart."""
+        """All parameters but those of norms, which are counted apart."""
         return self.matrix + self.other
 
     def __add__(self, more: ParamCount) -> ParamCount:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gatelm.nn.attention.config import AttentionConfig
 from gatelm.nn.block import LayerConfig
 from gatelm.nn.cost import ParamCount
 from gatelm.nn.ffn.config import NoFFNConfig
-from gatelm.nn.gates.gate import GateConfig, ModifierConfig, SiteNormConfig, SiteShape
+from gatelm.nn.gates.gate import SiteNormConfig
 from gatelm.nn.model import ModelConfig
 
 
@@ -24,10 +23,11 @@ class Count:
     gate: int
     norm: int
     idle: int = 0
-    """Those among them that a token does not use: the experts it is not sent to."""
+    """Parameters, counted above too, that a token does not use: the experts it is not sent to."""
 
     @property
     def total(self) -> int:
+        """All parameters."""
         return sum(asdict(self).values()) - self.idle
 
     @property
@@ -37,6 +37,7 @@ class Count:
 
     @property
     def non_embedding(self) -> int:
+        """All parameters without the embeddings."""
         return self.total - self.embedding
 
     @property
@@ -45,6 +46,7 @@ class Count:
         return self.gate / self.total
 
     def as_dict(self) -> dict[str, Any]:
+        """The numbers by name, the totals among them, as `gatelm info --json` has them."""
         parts = asdict(self)
         parts.pop("idle")
         active = {"active": self.active} if self.idle else {}
@@ -64,14 +66,15 @@ def count(cfg: ModelConfig) -> Count:
         norms += cfg.encoder.final_norm.num_weights(width)
     mixers = [layer.mixer.param_count(width) for layer, width in layers]
     ffns = [layer.ffn.param_count(width) for layer, width in layers]
-    norms += sum(_norms(layer, width) for layer, width in layers)
+    gates = [_gates(layer, width) for layer, width in layers]
+    norms += sum(_block_norms(layer) * layer.norm.num_weights(width) for layer, width in layers)
     return Count(
         embedding=vocab * dim + learned,
         head=vocab * dim if cfg.head == "untied" else 0,
         attention=sum(part.parameters for part in mixers),
         ffn=sum(part.parameters for part in ffns),
-        gate=sum(_gates(layer, width).parameters for layer, width in layers),
-        norm=norms + sum(part.norm for part in (*mixers, *ffns)),
+        gate=sum(part.parameters for part in gates),
+        norm=norms + sum(part.norm for part in (*mixers, *ffns, *gates)),
         idle=sum(part.idle for part in (*mixers, *ffns)),
     )
 
@@ -99,14 +102,9 @@ def cache_bytes(cfg: ModelConfig, num_tokens: int, bytes_per_value: int = 2) -> 
     Gates add none, but those on keys and values make latent attention cache these.
     """
     return bytes_per_value * sum(
-        _cached_values(layer, cfg.hidden_dim, num_tokens) for layer in cfg.layers()
+        layer.mixer.cached_values(cfg.hidden_dim, num_tokens, [m.site for m in layer.gates])
+        for layer in cfg.layers()
     )
-
-
-def _cached_values(layer: LayerConfig, dim: int, num_tokens: int) -> int:
-    if isinstance(layer.mixer, AttentionConfig):
-        return layer.mixer.cached_values(dim, num_tokens, [m.site for m in layer.gates])
-    return layer.mixer.cached_values(dim, num_tokens)
 
 
 def kv_bytes_per_token(cfg: ModelConfig, bytes_per_value: int = 2) -> int:
@@ -120,7 +118,6 @@ def match_ffn_dim(cfg: ModelConfig, target_total: int, multiple: int = 8) -> int
     Raises:
         ValueError: when even the smallest FFN has more parameters.
     """
-
     if isinstance(cfg.layer.ffn, NoFFNConfig):
         raise ValueError("model.layer.ffn.ffn_dim: the layer has no feed-forward network to widen")
     ffn = cfg.layer.ffn
@@ -148,22 +145,13 @@ def _vocab(cfg: ModelConfig) -> int:
     return cfg.vocab_size
 
 
-def _norms(layer: LayerConfig, dim: int) -> int:
-    at_sites = sum(
-        m.norm.num_weights(layer.site_shape(m.site, dim).head_dim)
-        for m in layer.gates
-        if isinstance(m, SiteNormConfig)
-    )
-    return _block_norms(layer) * layer.norm.num_weights(dim) + at_sites
-
-
 def _block_norms(layer: LayerConfig) -> int:
     sublayers = 1 if isinstance(layer.ffn, NoFFNConfig) else 2
     return sublayers * (2 if layer.norm_placement == "sandwich" else 1)
 
 
 def _norm_matrices(layer: LayerConfig, dim: int) -> int:
-    """Entries of norms' gates, as often as a token passes them."""
+    """Entries of the matrices in norms' gates, counted once for each time a token passes them."""
     total = _block_norms(layer) * layer.norm.matrix_entries(dim)
     for modifier in layer.gates:
         if isinstance(modifier, SiteNormConfig):
@@ -173,19 +161,6 @@ def _norm_matrices(layer: LayerConfig, dim: int) -> int:
 
 
 def _gates(layer: LayerConfig, dim: int) -> ParamCount:
-    parts = [_gate(m, layer.site_shape(m.site, dim)) for m in layer.gates]
+    """Parameters of what sits at the layer's sites."""
+    parts = [m.param_count(layer.site_shape(m.site, dim)) for m in layer.gates]
     return sum(parts, ParamCount())
-
-
-def _gate(cfg: ModifierConfig, shape: SiteShape) -> ParamCount:
-    if not isinstance(cfg, GateConfig):
-        return ParamCount()
-    matrix = 0
-    for name in cfg.inputs:
-        width = shape.input_width(cfg, name)
-        if width is not None:
-            groups, out = shape.projection_groups(cfg, name), shape.projection_out(cfg, name)
-            inner = width * out if cfg.rank is None else cfg.rank * (width + out)
-            matrix += groups * inner
-    bias = shape.logit_heads(cfg) * shape.logit_width(cfg) if shape.has_bias(cfg) else 0
-    return ParamCount(matrix, bias)

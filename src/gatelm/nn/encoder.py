@@ -16,7 +16,7 @@ from gatelm.nn.attention.masks import PADDING, AttentionMask
 from gatelm.nn.block import Block, LayerConfig
 from gatelm.nn.check import check_layer, memories
 from gatelm.nn.forward_state import Context
-from gatelm.nn.norm import Norm, NormConfig
+from gatelm.nn.norm import NormConfig
 from gatelm.nn.shapes import Bool, Float, Int, Tensor
 
 
@@ -77,7 +77,7 @@ class Encoder(nn.Module):
         self.layers = nn.ModuleList(
             Block(cfg.layer, cfg.hidden_dim, index) for index in range(cfg.num_layers)
         )
-        self.final_norm = Norm(cfg.final_norm, cfg.hidden_dim)
+        self.final_norm = cfg.final_norm.build(cfg.hidden_dim)
 
     def forward(
         self,

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from torch import nn
 from torch.nn import functional as F
 
-from gatelm.config import Config, ConfigError, added_later
+from gatelm.config import Config, ConfigError
 from gatelm.config.load import set_path
 from gatelm.nn.attention.cross import Memory, MemoryConfig, begin_memory
 from gatelm.nn.attention.masks import AttentionMask, positions_in_documents
@@ -19,7 +19,7 @@ from gatelm.nn.check import check_layer, memories
 from gatelm.nn.encoder import Encoder, EncoderConfig, check_memory
 from gatelm.nn.ffn.routing import Routing
 from gatelm.nn.forward_state import Context
-from gatelm.nn.norm import Norm, NormConfig
+from gatelm.nn.norm import NormConfig
 from gatelm.nn.shapes import Bool, Float, Int, Tensor
 
 
@@ -84,7 +84,7 @@ class ModelConfig(Config):
     head: Literal["tied", "untied"] = "tied"
     final_norm: NormConfig = NormConfig()
     init: InitConfig = InitConfig()
-    encoder: EncoderConfig | None = added_later(None)
+    encoder: EncoderConfig | None = None
     """Of the second sequence that layers with `mixer.memory` read; None: it is given as states."""
 
     @model_validator(mode="after")
@@ -134,7 +134,7 @@ class Decoder(nn.Module):
         )
         self.encoder = Encoder(cfg.encoder) if cfg.encoder else None
         self.memory = cfg.memory
-        self.final_norm = Norm(cfg.final_norm, cfg.hidden_dim)
+        self.final_norm = cfg.final_norm.build(cfg.hidden_dim)
         self.head = (
             nn.Linear(cfg.hidden_dim, cfg.vocab_size, bias=False) if cfg.head == "untied" else None
         )

@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import nn
 from torch.nn import functional as F
 
-from gatelm.config import Config, added_later
+from gatelm.config import Config
 from gatelm.nn.precision import to_float32
 from gatelm.nn.shapes import Float, Tensor
 
@@ -27,11 +27,15 @@ class NormConfig(Config):
     eps: float = 1e-6
     weight: Literal["plain", "zero_centred", "none"] = "plain"
     """plain: y*w, w starts at 1. zero_centred: y*(1+w), w starts at 0. none: no weight."""
-    gate: NormGateConfig | None = added_later(None)
+    gate: NormGateConfig | None = None
     """A low-rank gate on the norm's output, read from it."""
-    pre_affine: Literal["none", "vector"] = added_later("none")
+    pre_affine: Literal["none", "vector"] = "none"
     """vector: a learned factor per channel before the norm, 1 at the start (PreAffine, arXiv
     2601.22966): large channels need no weight elsewhere to move the norm."""
+
+    def build(self, dim: int) -> Norm:
+        """The norm over `dim` channels."""
+        return Norm(self, dim)
 
     def num_weights(self, dim: int) -> int:
         """Parameters of the norm over `dim` channels, those of its gate among them."""
@@ -39,7 +43,7 @@ class NormConfig(Config):
         return vectors * dim + self.matrix_entries(dim)
 
     def matrix_entries(self, dim: int) -> int:
-        """Those of them that cost two FLOPs a token."""
+        """Entries of the gate's matrices, which cost two FLOPs a token each."""
         return 0 if self.gate is None else 2 * dim * self.gate.rank
 
 
@@ -62,6 +66,7 @@ class Norm(nn.Module):
             self.weight.fill_(0.0 if self.cfg.weight == "zero_centred" else 1.0)
 
     def forward(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
+        """The normed x."""
         y = self._norm(x) if self.pre is None else self._norm(to_float32(x) * self.pre).to(x.dtype)
         return y if self.gate is None else self.gate(y)
 
@@ -87,6 +92,7 @@ class NormGate(nn.Module):
         self.up = nn.Linear(cfg.rank, dim, bias=False)
 
     def forward(self, y: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
+        """y times its scores."""
         return y * self.up(F.silu(self.down(y))).sigmoid()
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from gatelm.config import Config, added_later, nearest
+from gatelm.config import Config, nearest
 
 
 class ConstantSchedule(Config):
@@ -69,9 +69,9 @@ class GroupConfig(Config):
     """Factor on the learning rate."""
     weight_decay: float | None = Field(default=None, ge=0)
     """Weight decay of this group; null takes `optim.weight_decay`."""
-    train_from_step: int = added_later(0, ge=0)
+    train_from_step: int = Field(default=0, ge=0)
     """The group stays as it starts until so many steps are finished."""
-    warmup_steps: int = added_later(0, ge=0)
+    warmup_steps: int = Field(default=0, ge=0)
     """Steps over which the group's rate rises linearly from there, on top of the schedule."""
     when_empty: Literal["error", "skip"] = "error"
     """A pattern that takes no parameter is a mistake, unless the group says `skip`."""

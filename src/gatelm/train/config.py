@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from gatelm.config import Config, ConfigError, added_later, not_identity
+from gatelm.config import Config, ConfigError, not_identity
 from gatelm.config.load import merge
 from gatelm.data.config import DataConfig, PatchRecallConfig
 from gatelm.longcontext.scaling import scaled
@@ -49,9 +49,9 @@ class TrainConfig(Config):
     """Sinks, activations and gates so often; null: at the end only."""
     health_sequences: int = Field(default=8, ge=1)
     """Held-out sequences of a health pass."""
-    router: RouterLossConfig = added_later(RouterLossConfig())
+    router: RouterLossConfig = RouterLossConfig()
     """Losses of the routers, where there are experts."""
-    final_causal: Literal["off", "gates"] = added_later("off")
+    final_causal: Literal["off", "gates"] = "off"
     """gates: after training, how loss and sinks change with the gates forced open, shut, or to
     their mean, on `health_sequences` held-out sequences."""
     checkpoint_every_steps: int | None = not_identity(None, ge=1)
@@ -95,14 +95,14 @@ class RunConfig(Config):
     """Shown in reports and used for the default output folder."""
     seed: int = Field(default=0, ge=0)
     """Initial weights, data order, dropout."""
-    init_from: InitFrom | None = added_later(None)
+    init_from: InitFrom | None = None
     """A trained model to go on from, or the path of its folder. What `model` leaves out is then
     that model's, and a text's `data.tokenizer` too; `model` may have more gates."""
     model: ModelConfig
     data: DataConfig
     optim: OptimConfig = OptimConfig()
     train: TrainConfig
-    longer: LongerConfig | None = added_later(None)
+    longer: LongerConfig | None = None
     """Looks at the trained model on longer rows; null: none."""
 
     @model_validator(mode="before")

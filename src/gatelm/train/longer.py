@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torch
 
 from gatelm.analysis.metrics.longer_metrics import KEPT, LongerName
-from gatelm.data.batch import IGNORE, Batch
+from gatelm.data.batch import Batch
 from gatelm.data.source import Source, build_source
 from gatelm.longcontext.scaling import scaled
 from gatelm.nn.attention.masks import positions_in_documents
 from gatelm.nn.model import Decoder
-from gatelm.optim.build import build_optimizer, set_lr
+from gatelm.train.config import RunConfig
 from gatelm.train.evaluate import evaluating
 from gatelm.train.longer_config import longer_data
-from gatelm.train.loss import sum_loss
-from gatelm.train.step import autocast
+from gatelm.train.parallel import World
+from gatelm.train.setup import state_of
+from gatelm.train.step import train_step
 
-if TYPE_CHECKING:
-    from gatelm.train.config import RunConfig
+log = logging.getLogger("gatelm")
 
 
 def longer_metrics(cfg: RunConfig, model: Decoder) -> dict[str, float]:
@@ -37,8 +37,8 @@ def longer_metrics(cfg: RunConfig, model: Decoder) -> dict[str, float]:
         if cfg.longer.train_steps is not None and factor == cfg.longer.train_factor:
             for method in cfg.longer.train_methods:
                 scaled_model = _scaled(cfg, model, method, factor)
-                _train_on(cfg, scaled_model, source, factor)
-                out |= _look(cfg, scaled_model, source, LongerName("", factor, method, True))
+                if _train_on(cfg, scaled_model, source, factor):
+                    out |= _look(cfg, scaled_model, source, LongerName("", factor, method, True))
     return out | _derived(cfg, out)
 
 
@@ -74,26 +74,36 @@ def _marked(cfg: RunConfig, source: Source, factor: int) -> Iterator[Batch]:
         yield replace(batch, marks={**batch.marks, "within": within, "beyond": ~within})
 
 
-def _train_on(cfg: RunConfig, model: Decoder, source: Source, factor: int) -> None:
-    """Steps at a constant rate, a fresh optimiser, as many tokens a step as the run had."""
+def _train_on(cfg: RunConfig, model: Decoder, source: Source, factor: int) -> bool:
+    """Train at a constant rate with a new optimiser, on as many tokens a step as the run had.
+
+    Returns:
+        False when the training diverged, which says nothing about longer rows.
+    """
     assert cfg.longer is not None
     assert cfg.longer.train_steps is not None
-    device = next(model.parameters()).device
-    optimizer = build_optimizer(model, cfg.optim)
-    settled = max([cfg.train.total_steps, *(g["train_from_step"] for g in optimizer.param_groups)])
-    rows = max(1, cfg.train.batch_size // factor)
+    state = state_of(model, cfg)
+    # as after the run's last step: every group trains
+    begins = (g["train_from_step"] for g in state.optimizer.param_groups)
+    state.step = max([cfg.train.total_steps, *begins])
+    micro = cfg.train.micro_batch_size
+    train = cfg.train.replace(micro_batch_size=None if micro is None else max(1, micro // factor))
     model.train()
     for step in range(cfg.longer.train_steps):
-        batch = source.batch(step, batch_size=rows).to(device)
-        targets = max(1, int((batch.targets != IGNORE).sum()))
-        with autocast(cfg.train, device):
-            loss = sum_loss(model, batch) / targets
-        loss.backward()
-        if cfg.optim.grad_clip is not None:
-            torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.optim.grad_clip)
-        set_lr(optimizer, cfg.optim.lr * cfg.longer.train_lr_ratio, settled)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
+        outcome = train_step(
+            state,
+            source.batch(step, batch_size=max(1, cfg.train.batch_size // factor)),
+            lr=cfg.optim.lr * cfg.longer.train_lr_ratio,
+            grad_clip=cfg.optim.grad_clip,
+            cfg=train,
+            world=World(next(model.parameters()).device),
+        )
+        if outcome.status == "diverged":
+            log.warning(
+                "more training on rows of %d tokens diverged: %s", source.seq_len, outcome.spike
+            )
+            return False
+    return True
 
 
 def _derived(cfg: RunConfig, found: Mapping[str, float]) -> dict[str, float]:

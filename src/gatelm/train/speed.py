@@ -18,12 +18,11 @@ from gatelm.data.source import build_source
 from gatelm.nn.count import count, flops_per_token
 from gatelm.nn.init import init_weights
 from gatelm.nn.model import Decoder, ModelConfig
-from gatelm.optim.build import build_optimizer
 from gatelm.train.config import RunConfig
 from gatelm.train.measured import remembered
 from gatelm.train.parallel import World, device_of
 from gatelm.train.precision import product_speed
-from gatelm.train.saving.state import TrainState
+from gatelm.train.setup import state_of
 from gatelm.train.step import train_step
 
 UTILISATION = 0.4
@@ -126,7 +125,7 @@ def _time_steps(task: bytes) -> float:
         decoder = Decoder(model)
         init_weights(decoder, 0)
         decoder.to(world.device)
-        state = TrainState(decoder, build_optimizer(decoder, cfg.optim), "", "")
+        state = state_of(decoder, cfg)
         seconds: list[float] = []
         for batch in _batches(cfg, model):
             begun = time.perf_counter()

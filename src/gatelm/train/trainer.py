@@ -1,30 +1,97 @@
-"""One run under way: step, log, evaluate, look, save, stop."""
+"""Train one run, from top to bottom: set up, step, log, evaluate, save, stop, finish."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, Literal
 
-from gatelm.data.source import Source
+import torch
+
+from gatelm.data.source import Source, build_source
+from gatelm.io.locks import exclusive
 from gatelm.nn.count import count
 from gatelm.nn.model import Decoder
 from gatelm.optim.schedule import lr
 from gatelm.train.config import RunConfig
 from gatelm.train.evaluate import evaluate, health_metrics
 from gatelm.train.finish import finish
-from gatelm.train.parallel import World
+from gatelm.train.parallel import World, world
 from gatelm.train.saving import checkpoint
-from gatelm.train.saving.folder import RunFolder, RunResult
-from gatelm.train.saving.rng import preserved_rng
+from gatelm.train.saving.folder import Resume, RunFolder, RunResult
+from gatelm.train.saving.rng import preserved_rng, seed_all
 from gatelm.train.saving.state import TrainState
+from gatelm.train.setup import (
+    check_share,
+    configure_torch,
+    new_state,
+    restore,
+    with_chosen_precision,
+)
+from gatelm.train.start import model_folder
 from gatelm.train.step import StepOutcome, train_step
 from gatelm.train.watching.metrics import MetricsLog
 from gatelm.train.watching.progress import Phase, Progress
 
+__all__ = ["Progress", "RunResult", "Trainer", "train"]
 
-class Run:
-    """A run under way in one process."""
+
+def train(
+    cfg: RunConfig,
+    folder: Path | str,
+    *,
+    resume: Resume = "auto",
+    report: Callable[[Progress], None] = lambda _: None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> RunResult:
+    """Train one model in `folder`, from the beginning or from its newest checkpoint.
+
+    A folder that holds the finished run of this config is returned as it is. With `resume="must"`
+    a run may be continued to another `train.total_steps`; every other difference is refused.
+
+    Args:
+        resume: `auto` starts or goes on, `never` refuses a folder with a run, `must` one without.
+        report: called at every step and phase.
+        should_stop: asked before every step; True saves a checkpoint and returns.
+
+    Raises:
+        ConfigError: for a mistake in the config or folder, before anything is written.
+        CheckpointError: when a checkpoint cannot be written or read.
+    """
+    run_folder = RunFolder(Path(folder))
+    with ExitStack() as stack:
+        processes = stack.enter_context(world(cfg.train.device))
+        configure_torch(cfg.train)
+        check_share(cfg.train, processes)
+        cfg = processes.from_main(
+            with_chosen_precision(cfg, run_folder) if processes.is_main else None
+        )
+        situation = run_folder.situation(cfg, resume) if processes.is_main else None
+        if processes.from_main(situation) == "finished":
+            return run_folder.read_result()
+        if cfg.init_from is not None:
+            model_folder(cfg.init_from.path)
+        preparing = Progress(0, cfg.train.total_steps, None, None, "data")
+        source = build_source(cfg.data, cfg.seed, report=lambda _: report(preparing))
+        state = new_state(cfg, source, processes)
+        if processes.is_main:
+            stack.enter_context(exclusive(run_folder.path, "training"))
+        seed_all(cfg.seed, processes.rank)
+        damage = restore(state, cfg.train.total_steps, run_folder, resume, processes)
+        metrics = None
+        if processes.is_main:
+            run_folder.open(cfg, processes=processes.size, threads=torch.get_num_threads())
+            keep = state.step if damage is not None else -1
+            metrics = stack.enter_context(MetricsLog(run_folder.metrics, keep_through_step=keep))
+            for sentence in damage or ():
+                metrics.write("event", state.step, what="damaged checkpoint", detail=sentence)
+        trainer = Trainer(cfg, source, state, processes, run_folder, metrics, report)
+        return trainer.go(should_stop, resumed=damage is not None)
+
+
+class Trainer:
+    """A run under way, seen from one of its processes. `go` trains it; the rest is in its order."""
 
     def __init__(
         self,
@@ -41,7 +108,12 @@ class Run:
         self._loss: float | None = None
 
     def go(self, should_stop: Callable[[], bool], *, resumed: bool) -> RunResult:
-        """Train to the end, or to a stop."""
+        """Train to the end, to a stop, or until the run diverges; then write what is due.
+
+        Args:
+            should_stop: asked before every step.
+            resumed: whether `state` comes from a checkpoint.
+        """
         if resumed:
             self._event("resumed", f"from step {self.state.step}")
         else:

@@ -6,9 +6,10 @@ from gatelm.data.batch import IGNORE, Batch
 from gatelm.data.source import build_source
 from gatelm.nn.ffn.routing import Routing
 from gatelm.testing.moe import reference_losses
-from gatelm.train.loop import new_state, train
 from gatelm.train.parallel import World
+from gatelm.train.setup import new_state
 from gatelm.train.step import train_step
+from gatelm.train.trainer import train
 from gatelm.train.watching.metrics import read_metrics
 
 ALONE = World(torch.device("cpu"))

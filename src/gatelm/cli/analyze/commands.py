@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
+
+from gatelm.cli.options import BOS, MODEL_HELP, Device, DType
+from gatelm.cli.output import print_json
 
 
 def analyze(
@@ -13,9 +16,7 @@ def analyze(
         list[str],
         typer.Argument(
             metavar="MODEL...",
-            help="A run or model folder, a Hugging Face folder (config.json and safetensors), a "
-            "GGUF file, or an installed package that carries one. Several are compared with the "
-            "first.",
+            help=MODEL_HELP + " Several are compared with the first.",
         ),
     ],
     text: Annotated[
@@ -28,18 +29,13 @@ def analyze(
     ] = None,
     seq_len: Annotated[int, typer.Option(min=2, help="Tokens in a row.")] = 512,
     samples: Annotated[int, typer.Option(min=1, help="Rows.")] = 16,
-    bos: Annotated[
-        Literal["auto", "always", "never"],
-        typer.Option(help="BOS in front of every row; auto: where the tokenizer puts it itself."),
-    ] = "auto",
+    bos: BOS = "auto",
     layers: Annotated[
         str | None,
         typer.Option(help='Layers to measure, such as "0,5,-1" or "0:12:2" [default: all].'),
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
-    dtype: Annotated[
-        str, typer.Option(help="float32, bfloat16, float16, or auto: the checkpoint's own.")
-    ] = "float32",
+    device: Device = "auto",
+    dtype: DType = "float32",
     out: Annotated[
         Path | None, typer.Option(help="Folder to write [default: analysis/NAME].")
     ] = None,
@@ -79,10 +75,8 @@ def analyze(
     )
     results, report = run(models, options, out)
     if as_json:
-        import json
-
         flat = {m["name"]: m["metrics"] for m in results["models"]}
-        typer.echo(json.dumps({"report": str(report), "models": flat}))
+        print_json({"report": str(report), "models": flat}, indent=None)
     else:
         _print(results, report)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,25 +12,23 @@ def write_results(results: dict[str, Any], folder: Path) -> None:
     """analysis.json (everything), metrics.csv (a row a metric) and heads.csv (a row a head).
 
     Raises:
-        OSError: the folder cannot be written.
+        WriteError: the folder cannot be written.
     """
-    from gatelm.analysis.metrics.summary import finite
     from gatelm.analysis.notebook import DETAIL_FIELDS, HEAD_FIELDS, head_rows
-    from gatelm.report.charts.figures import replace
+    from gatelm.io.files import json_text, write_text
 
-    text = json.dumps(finite(results), indent=1, ensure_ascii=False, allow_nan=False)
-    replace(folder / "analysis.json", text.encode())
+    write_text(folder / "analysis.json", json_text(results, indent=1))
     models = results["models"]
     names = list(dict.fromkeys(name for m in models for name in m["metrics"]))
     rows = [["metric", *(m["name"] for m in models)]]
     rows += [[name, *(m["metrics"].get(name, "") for m in models)] for name in names]
-    replace(folder / "metrics.csv", _csv(rows))
+    write_text(folder / "metrics.csv", _csv(rows))
     header = ["model", "layer", "head", *HEAD_FIELDS, *DETAIL_FIELDS]
     heads = [[m["name"], *row.values()] for m in models for row in head_rows(m["analysis"])]
-    replace(folder / "heads.csv", _csv([header, *heads]))
+    write_text(folder / "heads.csv", _csv([header, *heads]))
 
 
-def _csv(rows: list[list[Any]]) -> bytes:
+def _csv(rows: list[list[Any]]) -> str:
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows(rows)
-    return out.getvalue().encode()
+    return out.getvalue()

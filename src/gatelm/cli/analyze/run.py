@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from gatelm.cli.bar import progress_bar
+from gatelm.cli.progress import Bars
 from gatelm.config import ConfigError
 
 if TYPE_CHECKING:
@@ -166,29 +166,18 @@ def _announce(probe: Probe, windows: Windows, console: Console) -> None:
 
 def _with_progress(batches: Sequence[TokenBatch], console: Console) -> Iterator[TokenBatch]:
     """A bar with the time left; where there is no terminal, a line about every ten seconds."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (TextColumn("  {task.description}"), BarColumn(), MofNCompleteColumn())
     total = len(batches)
-    started = told = time.perf_counter()
-    with Progress(
-        *columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task("measuring", total=total)
+    started = time.perf_counter()
+    with Bars(console, indent="  ") as bars:
+        bars.show("measuring", 0, total)
+        bars.line_is_due(started)  # so that the first line comes ten seconds later
         for done, batch in enumerate(batches, start=1):
             yield batch
-            bar.update(task, advance=1)
+            bars.show("measuring", done, total)
             now = time.perf_counter()
-            if not console.is_terminal and now - told > 10 and done < total:
+            if not bars.moving and done < total and bars.line_is_due(now):
                 left = (now - started) / done * (total - done)
                 _say(console, f"  {done} of {total} batches, about {_duration(left)} left")
-                told = now
 
 
 def _interventions(
@@ -217,9 +206,9 @@ def _streaming(
     tokens = torch.tensor(ids[: window * STREAMED_WINDOWS * 2])
     _say(console, f"  streaming {len(tokens)} tokens through a cache of {window}")
     try:
-        with progress_bar(console) as progress:
+        with Bars(console) as bars:
             table = compare_first_tokens(
-                hand_over(probe), tokens, window_tokens=window, reference=probe, progress=progress
+                hand_over(probe), tokens, window_tokens=window, reference=probe, progress=bars.show
             )
     except ValueError as error:
         return {"error": str(error)}

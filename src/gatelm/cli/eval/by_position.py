@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
-from gatelm.cli.bar import progress_bar
+from gatelm.cli.progress import Bars
 from gatelm.config import ConfigError
 
 if TYPE_CHECKING:
@@ -83,8 +83,8 @@ def by_position(
         "first_token": asdict(documents.first),
         "positions_move_with_length": reader.length_dependent,
     }
-    with progress_bar() as report, one_sentence(probe.name):
-        found = by_length(reader, documents, lengths, chunk_tokens=chunk_tokens, progress=report)
+    with Bars() as bars, one_sentence(probe.name):
+        found = by_length(reader, documents, lengths, chunk_tokens=chunk_tokens, progress=bars.show)
         results["lengths"] = [entry.to_json() for entry in found]
         if window_tokens is not None:
             results["sliding"] = sliding_windows(
@@ -93,10 +93,10 @@ def by_position(
                 window_tokens=window_tokens,
                 stride_tokens=stride_tokens or min(256, window_tokens),
                 chunk_tokens=chunk_tokens,
-                progress=report,
+                progress=bars.show,
             ).to_json()
         if window_tokens is not None and first_tokens:
-            results["streaming"] = _streamed(probe, documents, window_tokens, first_tokens, report)
+            results["streaming"] = _streamed(probe, documents, window_tokens, first_tokens, bars)
     return results
 
 
@@ -105,7 +105,7 @@ def _streamed(
     documents: LongDocuments,
     window_tokens: int,
     first_tokens: list[int],
-    report: Callable[[str, int, int], None],
+    bars: Bars,
 ) -> list[dict[str, Any]]:
     """Loss through a cache of the window and so many first tokens, one entry for each number."""
     import math
@@ -120,7 +120,7 @@ def _streamed(
     for count in first_tokens:
         losses = [
             streaming_losses(
-                model, tokens, first_tokens=count, window_tokens=window_tokens, progress=report
+                model, tokens, first_tokens=count, window_tokens=window_tokens, progress=bars.show
             )
             for tokens in documents.tokens
         ]

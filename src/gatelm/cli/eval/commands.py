@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from gatelm.cli.bar import progress_bar
 from gatelm.cli.eval.by_position import (
     UNSTATED_TOKENS,
     one_sentence,
@@ -21,7 +20,9 @@ from gatelm.cli.eval.recall import recall
 from gatelm.cli.eval.recall import table as recall_table
 from gatelm.cli.eval.retrieval import retrieval
 from gatelm.cli.eval.retrieval import table as retrieval_table
-from gatelm.cli.options import typed
+from gatelm.cli.options import BOS, Device, DType, typed
+from gatelm.cli.output import print_json
+from gatelm.cli.progress import Bars
 
 if TYPE_CHECKING:
     from gatelm.analysis.probe.protocol import Probe
@@ -129,10 +130,7 @@ def evaluate(
     chunk_tokens: Annotated[
         int, typer.Option(min=1, help="Long texts are read so many tokens at a time.")
     ] = 1024,
-    bos: Annotated[
-        Literal["auto", "always", "never"],
-        typer.Option(help="BOS in front of every row; auto: where the tokenizer puts it itself."),
-    ] = "auto",
+    bos: BOS = "auto",
     max_tokens: Annotated[
         int | None,
         typer.Option(min=1, help="About so many tokens, spread evenly over the text."),
@@ -172,10 +170,8 @@ def evaluate(
         Path | None, typer.Option(help="A folder with task files of your own.")
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Examples of each task.")] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")] = "auto",
-    dtype: Annotated[
-        str, typer.Option(help="float32, bfloat16, float16, or auto: the checkpoint's own.")
-    ] = "float32",
+    device: Device = "auto",
+    dtype: DType = "float32",
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
 ) -> None:
     """Measure a model: perplexity and bits per byte of a text, by position, or task scores.
@@ -241,11 +237,7 @@ def evaluate(
     if harness_tasks:
         results["tasks"] = _tasks(model, harness_tasks, include_path, limit, batch_size, place)
     if as_json:
-        import json
-
-        from gatelm.io.files import finite
-
-        typer.echo(json.dumps(finite(results)))
+        print_json(results, indent=None)
     else:
         typer.echo("\n".join(_table(results)))
 
@@ -325,9 +317,9 @@ def _measure(probe: Probe, rows: TextRows, batch_size: int) -> dict[str, Any]:
     from gatelm.eval.perplexity import perplexity
 
     total = len(rows.rows)
-    with progress_bar() as report, one_sentence(probe.name):
+    with Bars() as bars, one_sentence(probe.name):
         found = perplexity(
-            probe, rows, batch_size=batch_size, report=lambda done: report("rows", done, total)
+            probe, rows, batch_size=batch_size, report=lambda done: bars.show("rows", done, total)
         )
     return found.to_json()
 

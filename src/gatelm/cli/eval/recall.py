@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from gatelm.cli.bar import progress_bar
 from gatelm.cli.eval.by_position import one_sentence, show_length
+from gatelm.cli.progress import Bars
 from gatelm.config import ConfigError
 
 NAME = "recall"
@@ -31,14 +31,14 @@ def recall(
         )
     probe, _ = open_model(model, device=place[0], dtype=place[1])
     wanted = lengths or [cfg.seq_len * factor for factor in (1, 2, 4, 8)]
-    with progress_bar() as report, one_sentence(probe.name):
+    with Bars() as bars, one_sentence(probe.name):
         cells = recall_by_depth(
             probe,
             cfg,
             wanted,
             depths=depths,
             rows=rows,
-            report=lambda done, total: report("lengths", done, total),
+            report=lambda done, total: bars.show("lengths", done, total),
         )
     return {"trained_tokens": cfg.seq_len, "rows": rows, "by_depth": cells}
 

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gatelm.cli.bar import progress_bar
 from gatelm.cli.eval.by_position import one_sentence, show_length
+from gatelm.cli.progress import Bars
 from gatelm.config import ConfigError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def retrieval(
         "begins_with_bos": bool(Pieces(tokenizer).front),
     }
     log = _Log(out, settings)
-    with progress_bar() as report, one_sentence(reader.name):
+    with Bars() as bars, one_sentence(reader.name):
         asked = ask(
             request,
             Pieces(tokenizer),
@@ -61,7 +61,7 @@ def retrieval(
             essays=essays,
             known=log.known,
             save=log.save,
-            progress=report,
+            progress=bars.show,
         )
     table = scores(asked)
     results = {

@@ -7,6 +7,9 @@ from typing import Annotated
 
 import typer
 
+from gatelm.cli.options import Json
+from gatelm.cli.output import print_json, wide_console
+
 
 def claims(
     run_dirs: Annotated[
@@ -20,7 +23,7 @@ def claims(
         Path | None,
         typer.Option("--registry", help="A file of your own claims [default: the published ones]."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
+    as_json: Json = False,
     markdown: Annotated[
         bool, typer.Option("--markdown", help="Print a Markdown document.")
     ] = False,
@@ -29,10 +32,6 @@ def claims(
 
     Each verdict comes with its figures and the command they are from.
     """
-    import json as json_module
-
-    from rich.console import Console
-
     from gatelm.study.claims.check import check, without_runs
     from gatelm.study.claims.registry import load_registry
     from gatelm.study.claims.table import findings_table, registry_table
@@ -47,19 +46,16 @@ def claims(
         alone = {name: without_runs(name, claim) for name, claim in claims.items()}
         findings = {name: finding for name, finding in alone.items() if finding is not None}
         table = registry_table(claims, findings)
-    if json and not run_dirs:
+    if as_json and not run_dirs:
         listed = {name: claim.tree() for name, claim in known.all().items()}
         for name, finding in findings.items():
             listed[name]["finding"] = finding.to_json()
-        typer.echo(json_module.dumps(listed, indent=1))
-    elif json:
-        typer.echo(json_module.dumps([f.to_json() for f in findings.values()], indent=1))
+        print_json(listed)
+    elif as_json:
+        print_json([f.to_json() for f in findings.values()])
     elif markdown:
         from gatelm.report.study.claims import claims_page
 
         typer.echo(claims_page(findings))
     else:
-        console = Console()
-        if not console.is_terminal:
-            console = Console(width=max(console.width, 120))
-        console.print(table)
+        wide_console(120).print(table)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from gatelm.cli.options import Json
+from gatelm.cli.output import print_json, wide_console
 from gatelm.cli.study import claims as claims_command
 from gatelm.cli.study import curves as curves_command
 
@@ -53,7 +55,6 @@ Reuse = Annotated[
         help="Copy results of equal runs from another study's folder; may be repeated.",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")]
 
 
 @app.command()
@@ -63,7 +64,7 @@ def run(
     out: Out = None,
     workers: Workers = None,
     reuse: Reuse = None,
-    json: Json = False,
+    as_json: Json = False,
 ) -> None:
     """Train every run that has no result yet, then report.
 
@@ -97,7 +98,7 @@ def run(
         display=make_display(console, times.seconds),
     )
     when_done: Rebuild = "never" if outcome.stopped_by else "if outdated"
-    results = _finish(planned, root, json, when_done)
+    results = _finish(planned, root, as_json, when_done)
     _tell(outcome, planned, root, results.command, workers)
 
 
@@ -115,11 +116,9 @@ def plan(
             help="Estimate the time at this speed of a run, as 1e14, not at this machine's.",
         ),
     ] = None,
-    json: Json = False,
+    as_json: Json = False,
 ) -> None:
     """List the runs with parameters, FLOPs and time, without training anything."""
-    import json as json_module
-
     from rich.console import Console
 
     from gatelm.study.planning.estimate import estimate
@@ -133,8 +132,8 @@ def plan(
     planned = make_plan(continued(study, root))
     resources = share(planned, workers)
     times = estimate(planned, root, resources, flops_per_second)
-    if json:
-        typer.echo(json_module.dumps(plan_json(planned, root, times), indent=1))
+    if as_json:
+        print_json(plan_json(planned, root, times))
     else:
         Console().print(plan_table(planned, root, times, resources))
 
@@ -144,7 +143,7 @@ def report(
     run_dir: Annotated[
         Path, typer.Argument(metavar="RUN_DIR", help="The folder `gatelm study run` wrote.")
     ],
-    json: Json = False,
+    as_json: Json = False,
 ) -> None:
     """Rebuild results and report of a study, finished or not."""
     from gatelm.config import ConfigError
@@ -156,7 +155,7 @@ def report(
         raise ConfigError(
             f"{run_dir}: no study.yaml there; name a folder that `gatelm study run` wrote"
         )
-    _finish(make_plan(load_study(recipe)), run_dir, json, "always")
+    _finish(make_plan(load_study(recipe)), run_dir, as_json, "always")
 
 
 @app.command()
@@ -196,9 +195,8 @@ def _prepare(planned: Plan, console: Console) -> None:
     prepare_data(planned, report)
 
 
-def _finish(planned: Plan, root: Path, json: bool, rebuild: Rebuild) -> StudyResults:
+def _finish(planned: Plan, root: Path, as_json: bool, rebuild: Rebuild) -> StudyResults:
     """Write results and report, and print the verdicts."""
-    from rich.console import Console
 
     from gatelm.study.results.collect import write_results
     from gatelm.study.results.table import verdicts
@@ -209,12 +207,10 @@ def _finish(planned: Plan, root: Path, json: bool, rebuild: Rebuild) -> StudyRes
         from gatelm.report.study.build import build_report
 
         page = build_report(root)
-    if json:
-        typer.echo(results.to_json())
+    if as_json:
+        print_json(results.model_dump())
         return results
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=max(console.width, 100))
+    console = wide_console()
     console.print(verdicts(results))
     console.print(f"results  {root / 'results.json'}  {root / 'results.csv'}", soft_wrap=True)
     if rebuild == "never":

@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from gatelm.cli.options import Json
+from gatelm.cli.output import print_json, wide_console
+
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
@@ -51,13 +54,9 @@ def curves(
         Path | None,
         typer.Option("--chart", help="Draw the curves and the spikes to this SVG file."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON for a program to read.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Count the loss spikes of training curves by documented rules, several curves side by side."""
-    import json as json_module
-
-    from rich.console import Console
-
     from gatelm.config import ConfigError
     from gatelm.config.base import nearest
     from gatelm.study.results.curves import read_curve
@@ -91,12 +90,10 @@ def curves(
         from gatelm.report.charts.curves import Drawn, write_chart
 
         write_chart([Drawn(c, s[0]) for c, s, _ in found], chart, from_step=from_step)
-    if json:
-        typer.echo(json_module.dumps([_json(*entry) for entry in found], indent=1))
+    if as_json:
+        print_json([_json(*entry) for entry in found])
         return
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=max(console.width, 100))
+    console = wide_console()
     console.print(_table(found))
     for name, rule in chosen.items():
         console.print(f"{name}: {rule.definition}.", style="dim", highlight=False)

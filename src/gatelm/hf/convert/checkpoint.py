@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from gatelm.config import ConfigError
 from gatelm.hf import load
@@ -267,14 +267,7 @@ def _gguf(path: Path, where: str) -> Path | None:
 
 def _from_gguf(path: Path) -> SourceModel:
     """A GGUF file: transformers reads it, dequantised to float32."""
-    absent = [name for name in ("accelerate", "gguf") if not importlib.util.find_spec(name)]
-    if absent:
-        raise ConfigError(f"{path}: reading GGUF needs: pip install {' '.join(absent)}")
-    import torch
-
-    model: Any = load._pretrained(
-        AutoModelForCausalLM.from_pretrained, path.parent, torch.float32, gguf_file=path.name
-    )
+    model: Any = load.gguf_model(path, torch.float32)
     tree = {k: v for k, v in model.config.to_dict().items() if v is not None}
     where = str(path)
     fmt = recognise(tree, where)

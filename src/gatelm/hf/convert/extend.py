@@ -19,9 +19,9 @@ from gatelm.longcontext.extend import ExtendRequest, Extension, extend
 from gatelm.longcontext.scaling import with_rope
 from gatelm.nn.model import Decoder, ModelConfig
 from gatelm.train.config import RunConfig
-from gatelm.train.loop import train
 from gatelm.train.saving.export import load_model
 from gatelm.train.saving.folder import RunResult
+from gatelm.train.trainer import train
 from gatelm.train.watching.progress import Progress
 
 RECORD = "extension.json"

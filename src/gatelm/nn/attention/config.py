@@ -1,104 +1,26 @@
-"""Softmax attention as a config: its values, what they cost, which cannot go together."""
+"""The config of softmax attention: what it builds, what it costs, what cannot go together."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING, ClassVar, Literal
 
-from pydantic import Field
-
-from gatelm.config import Config, ConfigError, added_later, choice
+from gatelm.config import ConfigError
 from gatelm.nn.attention.backends import BACKENDS
-from gatelm.nn.attention.cross import MemoryConfig
 from gatelm.nn.attention.heads import check_kv_heads, check_width
-from gatelm.nn.attention.pattern import BlockSparseConfig, Direction, Pattern
-from gatelm.nn.attention.projections import LatentConfig
+from gatelm.nn.attention.module import Attention
+from gatelm.nn.attention.settings import AttentionSettings
 from gatelm.nn.cost import ParamCount
-from gatelm.nn.gates.gate import GateConfig, SiteShape
-from gatelm.nn.gates.sites import ATTENTION_SITES
-from gatelm.nn.norm import NormConfig
-from gatelm.nn.positions.alibi import AlibiConfig
-from gatelm.nn.positions.rope import RopeConfig
-
-if TYPE_CHECKING:
-    BackendName = str
-else:
-    BackendName = choice(BACKENDS, "backend")
+from gatelm.nn.gates.gate import GateConfig
+from gatelm.nn.gates.sites import SITES
+from gatelm.nn.mixers.base import Modifiers
 
 
-class AttentionConfig(Config):
+class AttentionConfig(AttentionSettings):
     """Grouped-query softmax attention."""
 
-    sites: ClassVar[tuple[str, ...]] = ATTENTION_SITES
-
-    kind: Literal["attention"] = "attention"
-    num_heads: int = Field(ge=1)
-    num_kv_heads: int | None = Field(default=None, ge=1)
-    """None: as many as query heads."""
-    head_dim: int | None = Field(default=None, ge=1)
-    """None: hidden_dim / num_heads."""
-    qk_norm: NormConfig | None = None
-    """A norm over each query's and key's head_dim channels, before RoPE."""
-    rope: RopeConfig | None = RopeConfig()
-    position_bias: AlibiConfig | None = added_later(None)
-    """What is added to the scores for distance; in place of `rope`, which is then null."""
-    projection: LatentConfig | None = added_later(None)
-    """Keys and values through a small latent; None: a matrix each for queries, keys and values."""
-    window_tokens: int | None = Field(default=None, ge=1)
-    """A query sees this many keys, itself included; None sees all before it."""
-    first_tokens: int = added_later(0, ge=0)
-    """Of a layer with a window: so many keys at the start of the document are seen past it."""
-    sparsity: BlockSparseConfig | None = added_later(None)
-    """Only some blocks of keys are seen; None: all keys in reach."""
-    direction: Direction = added_later("causal")
-    """full: keys after the query are seen too; of encoders only."""
-    memory: MemoryConfig | None = added_later(None)
-    """Cross attention: keys and values of a second sequence; None: of the text itself."""
-    bias: Literal["none", "qkv", "all"] = "none"
-    scale: float | None = None
-    """Factor on q k^T; None: 1/sqrt(head_dim)."""
-    dropout: float = Field(default=0.0, ge=0, lt=1)
-    """On the attention probabilities, in training."""
-    backend: BackendName = Field(default="sdpa", json_schema_extra={"identity": False})
-
-    @property
-    def kv_heads(self) -> int:
-        return self.num_kv_heads or self.num_heads
-
-    @property
-    def pattern(self) -> Pattern:
-        """Which keys its queries see, and what is added to their scores."""
-        if self.memory is not None:
-            return Pattern(direction="full", keys="memory")
-        slopes = None if self.position_bias is None else self.position_bias.slopes(self.num_heads)
-        return Pattern(self.window_tokens, self.first_tokens, self.sparsity, self.direction, slopes)
-
-    def width(self, hidden_dim: int) -> int:
-        """Channels of one head."""
-        return self.head_dim or hidden_dim // self.num_heads
-
-    def value_width(self, hidden_dim: int) -> int:
-        """Channels of one head's values, and of its output."""
-        of_latent = self.projection.value_dim if self.projection else None
-        return of_latent or self.width(hidden_dim)
-
-    def rotary_dim(self, hidden_dim: int) -> int:
-        """Channels of one head that turn with the position."""
-        return 0 if self.rope is None else self.rope.rotary_dim(self.width(hidden_dim))
-
-    def site_shape(self, site: str, hidden_dim: int) -> SiteShape:
-        """What a gate at `site` must know of its tensor."""
-        width = self.width(hidden_dim)
-        widths = {"v": self.value_width(hidden_dim), "sdpa": self.value_width(hidden_dim)}
-        heads = {"k": self.kv_heads, "v": self.kv_heads, "k_rot": self.kv_heads, "out": 1}
-        return SiteShape(
-            num_heads=heads.get(site, self.num_heads),
-            head_dim=hidden_dim if site == "out" else widths.get(site, width),
-            hidden_dim=hidden_dim,
-            num_groups=self.kv_heads,
-            num_query_heads=self.num_heads,
-            query_dim=width,
-        )
+    def build(self, hidden_dim: int, layer_index: int, modifiers: Modifiers = ()) -> Attention:
+        """The module, with what sits at its sites."""
+        return Attention(self, hidden_dim, layer_index, modifiers)
 
     def param_count(self, hidden_dim: int) -> ParamCount:
         """Parameters without those of the gates."""
@@ -119,10 +41,6 @@ class AttentionConfig(Config):
         """Of the whole T x T square, as kernels' counters do: no discount for causality."""
         both = self.width(hidden_dim) + self.value_width(hidden_dim)
         return 2 * self.num_heads * both * (self.memory.max_tokens if self.memory else seq_len)
-
-    def caches_latent(self, sites: Collection[str]) -> bool:
-        """Whether the cache holds latents: a modifier at one of `sites` may stand in the way."""
-        return self.projection is not None and not {"k", "v", "k_rot"} & set(sites)
 
     def cached_values(self, hidden_dim: int, num_tokens: int, sites: Collection[str] = ()) -> int:
         """Keys and values, or latents, of `num_tokens` tokens with modifiers at `sites`."""
@@ -229,7 +147,7 @@ class AttentionConfig(Config):
                 f"use {' or '.join(able)}"
             )
         from_text = {"x", "resid", "q"} & set(gate.inputs)
-        if self.memory is not None and gate.site in ("k", "v", "k_rot") and from_text:
+        if self.memory is not None and SITES[gate.site].cached and from_text:
             raise ConfigError(
                 f"{where}.inputs: keys and values of mixer.memory are not tokens of the text; use "
                 "y or const, or a site of the query's side (q, q_rot, sdpa, out)"

@@ -1,9 +1,8 @@
-"""Checks on heads that mixers share, and what a mixer without a softmax refuses."""
+"""Checks on numbers of heads that mixers share."""
 
 from __future__ import annotations
 
 from gatelm.config import ConfigError
-from gatelm.nn.gates.gate import GateConfig
 
 
 def check_width(num_heads: int, head_dim: int | None, hidden_dim: int, where: str) -> None:
@@ -21,12 +20,4 @@ def check_kv_heads(num_heads: int, kv_heads: int, where: str) -> None:
         raise ConfigError(
             f"{where}.num_kv_heads: {num_heads} query heads cannot be divided among {kv_heads} "
             f"key/value heads; use a divisor of {num_heads}"
-        )
-
-
-def refuse_lse(gate: GateConfig, kind: str, where: str) -> None:
-    """Raises ConfigError for a gate that reads what only a softmax has, in a mixer without one."""
-    if gate.needs_lse:
-        raise ConfigError(
-            f"{where}.inputs: lse is of a softmax, which a layer with mixer.kind {kind} has not"
         )

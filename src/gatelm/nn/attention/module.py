@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Literal
 
 from torch import nn
 
 from gatelm.nn.attention.backends import BACKENDS
-from gatelm.nn.attention.config import AttentionConfig
 from gatelm.nn.attention.projections import LatentProjection, QKVProjection
+from gatelm.nn.attention.settings import AttentionSettings
 from gatelm.nn.forward_state import Context
-from gatelm.nn.gates.gate import GateConfig, ModifierConfig, build_modifier
-from gatelm.nn.gates.sites import ATTENTION_SITES, BACKEND_TAPS, Sites, Sources, Taps
-from gatelm.nn.norm import Norm
+from gatelm.nn.gates.gate import GateConfig
+from gatelm.nn.gates.sites import BACKEND_TAPS, Sources, Taps
+from gatelm.nn.mixers.base import Modifiers
 from gatelm.nn.positions.rope import rotate
 from gatelm.nn.shapes import Float, Tensor
 
@@ -23,10 +22,10 @@ class Attention(nn.Module):
 
     def __init__(
         self,
-        cfg: AttentionConfig,
+        cfg: AttentionSettings,
         hidden_dim: int,
         layer_index: int,
-        modifiers: Sequence[ModifierConfig] = (),
+        modifiers: Modifiers = (),
     ):
         super().__init__()
         self.cfg, self.layer_index = cfg, layer_index
@@ -44,14 +43,11 @@ class Attention(nn.Module):
             self.qkv = LatentProjection(
                 cfg.projection, hidden_dim, cfg.num_heads, width, rotary_dim, cached
             )
-        self.q_norm = Norm(cfg.qk_norm, width) if cfg.qk_norm else nn.Identity()
-        self.k_norm = Norm(cfg.qk_norm, width) if cfg.qk_norm else nn.Identity()
+        self.q_norm = cfg.qk_norm.build(width) if cfg.qk_norm else nn.Identity()
+        self.k_norm = cfg.qk_norm.build(width) if cfg.qk_norm else nn.Identity()
         values = cfg.num_heads * cfg.value_width(hidden_dim)
         self.o_proj = nn.Linear(values, hidden_dim, bias=cfg.bias == "all")
-        self.gates = Sites(
-            ATTENTION_SITES,
-            {m.site: build_modifier(m, cfg.site_shape(m.site, hidden_dim)) for m in modifiers},
-        )
+        self.gates = cfg.build_sites(hidden_dim, modifiers)
         wanted = any(isinstance(m, GateConfig) and m.needs_lse for m in modifiers)
         self.lse: Literal["skip", "return"] = "return" if wanted else "skip"
         self.backend_taps = Taps(BACKEND_TAPS)

@@ -12,7 +12,7 @@ from gatelm.config import Config
 from gatelm.nn.attention.cross import Memory, MemoryConfig
 from gatelm.nn.cache import Slot
 from gatelm.nn.cost import ParamCount
-from gatelm.nn.norm import Norm, NormConfig
+from gatelm.nn.norm import NormConfig
 from gatelm.nn.shapes import Float, Tensor
 
 
@@ -122,10 +122,10 @@ class LatentProjection(nn.Module):
         self.value_dim = cfg.value_dim or head_dim
         q_in = cfg.q_rank or hidden_dim
         self.q_down = nn.Linear(hidden_dim, q_in, bias=False) if cfg.q_rank else None
-        self.q_norm = Norm(cfg.norm, q_in) if cfg.q_rank else None
+        self.q_norm = cfg.norm.build(q_in) if cfg.q_rank else None
         self.q = nn.Linear(q_in, num_heads * head_dim, bias=False)
         self.kv_down = nn.Linear(hidden_dim, cfg.kv_rank, bias=False)
-        self.kv_norm = Norm(cfg.norm, cfg.kv_rank)
+        self.kv_norm = cfg.norm.build(cfg.kv_rank)
         self.k_turning = nn.Linear(hidden_dim, rotary_dim, bias=False) if rotary_dim else None
         self.k = nn.Linear(cfg.kv_rank, num_heads * (head_dim - rotary_dim), bias=False)
         self.v = nn.Linear(cfg.kv_rank, num_heads * self.value_dim, bias=False)

@@ -1,21 +1,19 @@
-"""Feed-forward networks.
+"""The union of all feed-forward networks.
 
-One is a config with a `part` method (its parameters), a module built as `(cfg, hidden_dim,
-layer_index)` and called as `(x, context)`, one entry in `FFNConfig` and one in `FFNS`.
+A network is a config with `build`, `param_count` and `output_weights` (see `SwiGLUConfig`), a
+module called as `(x, context)`, and one entry in `FFNConfig`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Annotated, Literal
 
 from pydantic import Tag
-from torch import nn
 
 from gatelm.config import Config, by_kind
 from gatelm.nn.cost import ParamCount
-from gatelm.nn.ffn.mlp import MLP, MLPConfig, SwiGLU, SwiGLUConfig
-from gatelm.nn.ffn.moe import MoE, MoEConfig
+from gatelm.nn.ffn.mlp import MLPConfig, SwiGLUConfig
+from gatelm.nn.ffn.moe import MoEConfig
 
 
 class NoFFNConfig(Config):
@@ -23,9 +21,16 @@ class NoFFNConfig(Config):
 
     kind: Literal["none"] = "none"
 
+    def build(self, hidden_dim: int, layer_index: int) -> None:
+        """No module."""
+
     def param_count(self, hidden_dim: int) -> ParamCount:
         """Parameters: none."""
         return ParamCount()
+
+    def output_weights(self) -> tuple[str, ...]:
+        """Weights in which a factor on the output can be absorbed: none."""
+        return ()
 
 
 FFNConfig = Annotated[
@@ -35,11 +40,3 @@ FFNConfig = Annotated[
     | Annotated[NoFFNConfig, Tag("none")],
     by_kind("swiglu"),
 ]
-
-
-FFNS: dict[str, Callable[..., nn.Module]] = {"swiglu": SwiGLU, "mlp": MLP, "moe": MoE}
-
-
-def build_ffn(cfg: FFNConfig, hidden_dim: int, layer_index: int) -> nn.Module:
-    """The module that an FFN config (other than none) describes."""
-    return FFNS[cfg.kind](cfg, hidden_dim, layer_index)

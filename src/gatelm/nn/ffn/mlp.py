@@ -34,9 +34,17 @@ class SwiGLUConfig(Config):
     ffn_dim: int = Field(ge=1)
     activation: FFNActivation = "silu"
 
+    def build(self, hidden_dim: int, layer_index: int) -> SwiGLU:
+        """The module."""
+        return SwiGLU(self, hidden_dim)
+
     def param_count(self, hidden_dim: int) -> ParamCount:
         """Parameters."""
         return ParamCount(3 * hidden_dim * self.ffn_dim)
+
+    def output_weights(self) -> tuple[str, ...]:
+        """The weights in which a factor on the network's output can be absorbed."""
+        return ("down_proj.weight",)
 
 
 class MLPConfig(Config):
@@ -46,15 +54,23 @@ class MLPConfig(Config):
     ffn_dim: int = Field(ge=1)
     activation: FFNActivation = "gelu"
 
+    def build(self, hidden_dim: int, layer_index: int) -> MLP:
+        """The module."""
+        return MLP(self, hidden_dim)
+
     def param_count(self, hidden_dim: int) -> ParamCount:
         """Parameters."""
         return ParamCount(2 * hidden_dim * self.ffn_dim)
+
+    def output_weights(self) -> tuple[str, ...]:
+        """The weights in which a factor on the network's output can be absorbed."""
+        return ("down_proj.weight",)
 
 
 class SwiGLU(nn.Module):
     """Gated feed-forward network; its gate is the FFN's own, not an attention gate."""
 
-    def __init__(self, cfg: SwiGLUConfig, hidden_dim: int, layer_index: int):
+    def __init__(self, cfg: SwiGLUConfig, hidden_dim: int):
         super().__init__()
         self.act = FFN_ACTIVATIONS[cfg.activation]
         self.gate_proj = nn.Linear(hidden_dim, cfg.ffn_dim, bias=False)
@@ -62,17 +78,19 @@ class SwiGLU(nn.Module):
         self.down_proj = nn.Linear(cfg.ffn_dim, hidden_dim, bias=False)
 
     def forward(self, x: Float[Tensor, "B T D"], context: Context) -> Float[Tensor, "B T D"]:
+        """The network's output of x."""
         return self.down_proj(self.act(self.gate_proj(x)) * self.up_proj(x))
 
 
 class MLP(nn.Module):
     """Two matrices and an activation."""
 
-    def __init__(self, cfg: MLPConfig, hidden_dim: int, layer_index: int):
+    def __init__(self, cfg: MLPConfig, hidden_dim: int):
         super().__init__()
         self.act = FFN_ACTIVATIONS[cfg.activation]
         self.up_proj = nn.Linear(hidden_dim, cfg.ffn_dim, bias=False)
         self.down_proj = nn.Linear(cfg.ffn_dim, hidden_dim, bias=False)
 
     def forward(self, x: Float[Tensor, "B T D"], context: Context) -> Float[Tensor, "B T D"]:
+        """The network's output of x."""
         return self.down_proj(self.act(self.up_proj(x)))

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from gatelm.config import Config
 from gatelm.nn.attention.masks import PADDING
 from gatelm.nn.cost import ParamCount
-from gatelm.nn.ffn.mlp import FFN_ACTIVATIONS, FFNActivation, SwiGLU, SwiGLUConfig
+from gatelm.nn.ffn.mlp import FFN_ACTIVATIONS, FFNActivation, SwiGLUConfig
 from gatelm.nn.ffn.routing import LayerRouting
 from gatelm.nn.forward_state import Context
 from gatelm.nn.shapes import Bool, Float, Int, Tensor
@@ -51,6 +51,15 @@ class MoEConfig(Config):
                 f"top_k {self.top_k} is more than num_experts {self.num_experts}; lower it"
             )
         return self
+
+    def build(self, hidden_dim: int, layer_index: int) -> MoE:
+        """The module; the layer's index says where it reports its routing."""
+        return MoE(self, hidden_dim, layer_index)
+
+    def output_weights(self) -> tuple[str, ...]:
+        """The weights in which a factor on the network's output can be absorbed."""
+        shared = () if self.shared is None else ("shared.down_proj.weight",)
+        return ("experts.down_proj", *shared)
 
     def param_count(self, hidden_dim: int) -> ParamCount:
         """Parameters; those of the experts that a token is not sent to are idle."""
@@ -93,11 +102,12 @@ class MoE(nn.Module):
         self.shared = self.shared_gate = None
         if cfg.shared is not None:
             dense = SwiGLUConfig(ffn_dim=cfg.shared.ffn_dim, activation=cfg.activation)
-            self.shared = SwiGLU(dense, hidden_dim, layer_index)
+            self.shared = dense.build(hidden_dim, layer_index)
             if cfg.shared.gate == "sigmoid":
                 self.shared_gate = nn.Linear(hidden_dim, 1, bias=False)
 
     def forward(self, x: Float[Tensor, "B T D"], context: Context) -> Float[Tensor, "B T D"]:
+        """The network's output of x; `context.routing`, where given, is filled."""
         tokens = x.flatten(0, 1)
         logits = self._logits(tokens)
         probs = logits.softmax(dim=-1)

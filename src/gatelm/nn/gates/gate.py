@@ -10,16 +10,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, Tag
 from torch import nn
 from torch.nn import functional as F
 
-from gatelm.config import Config, choice
-from gatelm.nn.gates.sites import SITE_DOCS, Sources
-from gatelm.nn.norm import Norm, NormConfig
+from gatelm.config import Config, by_kind, choice
+from gatelm.nn.cost import ParamCount
+from gatelm.nn.gates.sites import SITES, Sources
+from gatelm.nn.norm import NormConfig
 from gatelm.nn.shapes import Float, Tensor
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -60,7 +61,7 @@ SHARINGS = {
 if TYPE_CHECKING:
     SiteName = ActivationName = OperationName = InputName = SharingName = str
 else:
-    SiteName = choice(SITE_DOCS, "site")
+    SiteName = choice(SITES, "site")
     ActivationName = choice(ACTIVATIONS, "activation")
     OperationName = choice(OPERATIONS, "operation")
     InputName = choice(INPUT_DOCS, "gate input")
@@ -106,7 +107,21 @@ class GateConfig(Config):
 
     @property
     def needs_lse(self) -> bool:
+        """Whether the backend must return the log-sum-exp of the scores."""
         return "lse" in self.inputs
+
+    def build(self, shape: SiteShape) -> Gate:
+        """The gate for a site of this shape."""
+        return Gate(self, shape)
+
+    def param_count(self, shape: SiteShape) -> ParamCount:
+        """Parameters at a site of this shape."""
+        matrix = 0
+        for groups, width, out in shape.projections(self).values():
+            inner = width * out if self.rank is None else self.rank * (width + out)
+            matrix += groups * inner
+        bias = shape.logit_heads(self) * shape.logit_width(self) if shape.has_bias(self) else 0
+        return ParamCount(matrix, bias)
 
 
 class SiteNormConfig(Config):
@@ -116,6 +131,14 @@ class SiteNormConfig(Config):
     site: SiteName = "sdpa"
     norm: NormConfig = NormConfig()
 
+    def build(self, shape: SiteShape) -> SiteNorm:
+        """The norm for a site of this shape."""
+        return SiteNorm(self, shape)
+
+    def param_count(self, shape: SiteShape) -> ParamCount:
+        """Parameters at a site of this shape."""
+        return ParamCount(norm=self.norm.num_weights(shape.head_dim))
+
 
 class SiteActivationConfig(Config):
     """An activation at a site in place of a gate, no parameters (arXiv 2505.06708, table 3)."""
@@ -124,8 +147,22 @@ class SiteActivationConfig(Config):
     site: SiteName = "sdpa"
     activation: ActivationName = "silu"
 
+    def build(self, shape: SiteShape) -> SiteActivation:
+        """The activation, the same at every site."""
+        return SiteActivation(self)
 
-ModifierConfig = GateConfig | SiteNormConfig | SiteActivationConfig
+    def param_count(self, shape: SiteShape) -> ParamCount:
+        """Parameters: none."""
+        return ParamCount()
+
+
+ModifierConfig = Annotated[
+    Annotated[GateConfig, Tag("gate")]
+    | Annotated[SiteNormConfig, Tag("norm")]
+    | Annotated[SiteActivationConfig, Tag("activation")],
+    by_kind("gate"),
+]
+"""What may sit at a site. An entry is a config with `build` and `param_count`."""
 
 
 @dataclass(frozen=True)
@@ -149,29 +186,29 @@ class SiteShape:
         )
 
     def logit_width(self, cfg: GateConfig) -> int:
+        """Scores of one scored head: one for each channel, or a single one."""
         return self.head_dim if cfg.granularity == "element" else 1
 
-    def input_width(self, cfg: GateConfig, name: str) -> int | None:
-        """Channels of input `name` that one projection reads; None for inputs without one."""
+    def projections(self, cfg: GateConfig) -> dict[str, tuple[int, int, int]]:
+        """(groups, channels in, scores out) of each input with a projection; lse, const have none.
+
+        There is one group where all scores are read from one vector, else one per scored head.
+        """
         heads = self.logit_heads(cfg)
-        if name in ("x", "resid"):
-            return cfg.input_dim or self.hidden_dim
-        if name == "q":
-            return self.num_query_heads * self.query_dim // heads
-        if name == "y":
-            return self.num_heads * self.head_dim // heads
-        return None
-
-    def projection_groups(self, cfg: GateConfig, name: str) -> int:
-        """1 when all scores are read from one vector, else one projection per scored head."""
-        return 1 if name in ("x", "resid") else self.logit_heads(cfg)
-
-    def projection_out(self, cfg: GateConfig, name: str) -> int:
-        """Outputs of one projection."""
-        scores = self.logit_heads(cfg) * self.logit_width(cfg)
-        return scores // self.projection_groups(cfg, name)
+        vector = cfg.input_dim or self.hidden_dim
+        per_head = {
+            "q": self.num_query_heads * self.query_dim // heads,
+            "y": self.num_heads * self.head_dim // heads,
+        }
+        width = self.logit_width(cfg)
+        return {
+            name: (heads, per_head[name], width) if name in per_head else (1, vector, heads * width)
+            for name in cfg.inputs
+            if name not in ("lse", "const")
+        }
 
     def has_bias(self, cfg: GateConfig) -> bool:
+        """Whether the gate has a bias, which is all of a gate without input."""
         return "const" in cfg.inputs or cfg.init.bias is not None
 
 
@@ -195,23 +232,21 @@ class GateProjection(nn.Module):
         return torch.einsum("...gi,goi->...go", x, weight).flatten(-2)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Scores (..., groups * out) of x (..., groups * in)."""
         if self.rank is None:
             return self._map(x, self.weight)
         return self._map(self._map(x, self.down), self.up)
 
 
 class Gate(nn.Module):
-    """Computes one gate; built by `build_modifier`, called by `nn.gates.sites.Sites`."""
+    """Computes one gate; called by `nn.gates.sites.Sites`."""
 
     def __init__(self, cfg: GateConfig, shape: SiteShape):
         super().__init__()
         self.cfg, self.shape = cfg, shape
-        self.proj = nn.ModuleDict()
-        for name in cfg.inputs:
-            width = shape.input_width(cfg, name)
-            if width is not None:
-                groups, out = shape.projection_groups(cfg, name), shape.projection_out(cfg, name)
-                self.proj[name] = GateProjection(groups, width, out, cfg.rank)
+        self.proj = nn.ModuleDict(
+            {n: GateProjection(*sizes, cfg.rank) for n, sizes in shape.projections(cfg).items()}
+        )
         heads, width = shape.logit_heads(cfg), shape.logit_width(cfg)
         self.bias = nn.Parameter(torch.empty(heads, width)) if shape.has_bias(cfg) else None
 
@@ -257,6 +292,7 @@ class Gate(nn.Module):
         return scores
 
     def forward(self, y: Tensor, sources: Sources, tap: nn.Module) -> Tensor:
+        """The gated y, in its own shape and dtype; the scores pass `tap`."""
         merged = y.dim() == 3
         heads = y.unsqueeze(-2) if merged else y
         scores = tap(self.scores(heads, sources))
@@ -271,33 +307,23 @@ class SiteNorm(nn.Module):
 
     def __init__(self, cfg: SiteNormConfig, shape: SiteShape):
         super().__init__()
-        self.norm = Norm(cfg.norm, shape.head_dim)
+        self.norm = cfg.norm.build(shape.head_dim)
 
     def forward(self, y: Tensor, sources: Sources, tap: nn.Module) -> Tensor:
+        """The normed y."""
         return self.norm(y)
 
 
 class SiteActivation(nn.Module):
     """An activation, at a site."""
 
-    def __init__(self, cfg: SiteActivationConfig, shape: SiteShape):
+    def __init__(self, cfg: SiteActivationConfig):
         super().__init__()
         self.cfg = cfg
 
     def forward(self, y: Tensor, sources: Sources, tap: nn.Module) -> Tensor:
+        """The activated y."""
         return ACTIVATIONS[self.cfg.activation](y)
-
-
-MODIFIERS: dict[str, Callable[..., nn.Module]] = {
-    "gate": Gate,
-    "norm": SiteNorm,
-    "activation": SiteActivation,
-}
-
-
-def build_modifier(cfg: ModifierConfig, shape: SiteShape) -> nn.Module:
-    """The module that a modifier config describes."""
-    return MODIFIERS[cfg.kind](cfg, shape)
 
 
 def keep_top_k(scores: Float[Tensor, "B T L W"], top_k: TopK) -> Float[Tensor, "B T L W"]:

@@ -7,28 +7,71 @@ tensor can be read, or replaced, by a forward hook. Every site `s` has two taps 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
-ATTENTION_SITES = ("q", "k", "v", "q_rot", "k_rot", "sdpa", "out")
-BLOCK_SITES = ("ffn",)
-SITES = (*ATTENTION_SITES, *BLOCK_SITES)
 
-SITE_DOCS = {
-    "q": "queries, right after their projection (B,T,N,H)",
-    "k": "keys, right after their projection (B,T,K,H); cached gated",
-    "v": "values, right after their projection (B,T,K,H); cached gated",
-    "q_rot": "queries after QK-norm and RoPE (in Gated DeltaNet: at unit length) (B,T,N,H): scales "
-    "the scores of a query",
-    "k_rot": "keys after QK-norm and RoPE (in Gated DeltaNet: at unit length) (B,T,K,H): scales "
-    "the scores of a key; cached gated",
-    "sdpa": "output of the heads (of scaled dot-product attention, or of the mixer in its place) "
-    "before they are merged (B,T,N,H)",
-    "out": "output of W_o, the branch that is added to the residual (B,T,D)",
-    "ffn": "output of the feed-forward network (B,T,D)",
+@dataclass(frozen=True)
+class Site:
+    """All that follows from a place in the layer, declared once.
+
+    tensor: the tensor that passes: queries, keys, values, the heads' outputs y, or a whole branch.
+    owner: the module that offers the site. doc: what a user reads.
+    unreadable: gate inputs that do not exist yet, or not at all, where the site stands.
+    """
+
+    tensor: Literal["q", "k", "v", "y", "branch"]
+    doc: str
+    owner: Literal["mixer", "block"] = "mixer"
+    unreadable: tuple[str, ...] = ("lse",)
+
+    @property
+    def before_softmax(self) -> bool:
+        """Whether a factor at the site changes attention scores, and so passes no matrix."""
+        return self.tensor in ("q", "k")
+
+    @property
+    def cached(self) -> bool:
+        """Whether the cache holds the tensor as it leaves the site."""
+        return self.tensor in ("k", "v")
+
+
+SITES: dict[str, Site] = {
+    "q": Site("q", "queries, right after their projection (B,T,N,H)", unreadable=("lse", "q")),
+    "k": Site("k", "keys, right after their projection (B,T,K,H); cached gated"),
+    "v": Site("v", "values, right after their projection (B,T,K,H); cached gated"),
+    "q_rot": Site(
+        "q",
+        "queries after QK-norm and RoPE (in Gated DeltaNet: at unit length) (B,T,N,H): scales "
+        "the scores of a query",
+    ),
+    "k_rot": Site(
+        "k",
+        "keys after QK-norm and RoPE (in Gated DeltaNet: at unit length) (B,T,K,H): scales "
+        "the scores of a key; cached gated",
+    ),
+    "sdpa": Site(
+        "y",
+        "output of the heads (of scaled dot-product attention, or of the mixer in its place) "
+        "before they are merged (B,T,N,H)",
+        unreadable=(),
+    ),
+    "out": Site("branch", "output of W_o, the branch that is added to the residual (B,T,D)"),
+    "ffn": Site(
+        "branch",
+        "output of the feed-forward network (B,T,D)",
+        owner="block",
+        unreadable=("lse", "q"),
+    ),
 }
+"""Every site, in the order in which a forward passes them."""
+
+ATTENTION_SITES = tuple(name for name, site in SITES.items() if site.owner == "mixer")
+BLOCK_SITES = tuple(name for name, site in SITES.items() if site.owner == "block")
+SITE_DOCS = {name: site.doc for name, site in SITES.items()}
 
 BLOCK_TAPS = ("resid_in", "normed", "resid_mid", "ffn_in", "resid_out")
 BACKEND_TAPS = ("scores", "probs", "lse")
@@ -59,6 +102,7 @@ class Taps(nn.ModuleDict):
         super().__init__({name: Tap() for name in names})
 
     def forward(self, name: str, tensor: Tensor) -> Tensor:
+        """The tensor as it leaves the tap `name`."""
         return self[name](tensor)
 
 
@@ -77,18 +121,39 @@ class Sources:
     lse: Tensor | None = None
 
 
+@runtime_checkable
+class Modifier(Protocol):
+    """A config of what sits at a site."""
+
+    @property
+    def site(self) -> str:
+        """The site's name."""
+        ...
+
+    def build(self, shape: Any) -> nn.Module:
+        """The module for a site of this `gates.gate.SiteShape`."""
+        ...
+
+
 class Sites(nn.ModuleDict):
     """The modifiers (gate, norm, activation) of a sublayer by site, between their taps."""
 
-    def __init__(self, names: tuple[str, ...], modifiers: Mapping[str, nn.Module]):
-        assert set(modifiers) <= set(names), (names, tuple(modifiers))
-        super().__init__(dict(modifiers))
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        modifiers: Iterable[Modifier],
+        shape_of: Callable[[str], Any],
+    ):
+        """names: the sites that the sublayer offers. shape_of: the `SiteShape` of a site."""
+        super().__init__({m.site: m.build(shape_of(m.site)) for m in modifiers})
+        assert {*self} <= {*names}, (names, tuple(self))
         self.taps = Taps(tuple(tap for name in names for tap in site_taps(name)))
 
     def __contains__(self, key: object) -> bool:
         return key != "taps" and super().__contains__(key)  # pyright: ignore[reportArgumentType]
 
     def forward(self, name: str, y: Tensor, sources: Sources) -> Tensor:
+        """Pass `y` through the taps of site `name` and through what sits there."""
         y = self.taps(name, y)
         if name in self:
             y = self[name](y, sources, self.taps[f"{name}_gate"])

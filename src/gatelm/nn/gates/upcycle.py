@@ -20,10 +20,9 @@ from gatelm.config.base import nearest
 from gatelm.config.load import diff
 from gatelm.nn.attention.config import AttentionConfig
 from gatelm.nn.block import LayerConfig
-from gatelm.nn.ffn.moe import MoEConfig
-from gatelm.nn.gates.gate import ACTIVATIONS, GateConfig, GateInit, build_modifier
+from gatelm.nn.gates.gate import ACTIVATIONS, GateConfig, GateInit
 from gatelm.nn.gates.presets import GATE_PRESETS
-from gatelm.nn.gates.sites import BLOCK_SITES
+from gatelm.nn.gates.sites import SITES
 from gatelm.nn.model import LayerOverride, ModelConfig
 
 HOW_DOCS: dict[str, str] = {
@@ -33,13 +32,6 @@ HOW_DOCS: dict[str, str] = {
     "open-bias": "sigmoid with a bias of 4 from zero weights, every score at 0.982, and the matrix "
     "behind divided by that: the same outputs but for rounding",
 }
-
-BEFORE_A_MATRIX = {
-    "attention": ("v", "sdpa", "out", "ffn"),
-    "delta": ("sdpa", "out", "ffn"),
-}
-"""Sites from which a scale passes to a matrix behind them, by mixer; elsewhere a norm, an
-activation or a softmax stands between."""
 
 OPEN_BIAS = 4.0
 """sigmoid(4) = 0.982; its slope is 0.018, a fourteenth of that at 0."""
@@ -237,12 +229,15 @@ def _scales(modifier: Any) -> bool:
 
 def _behind(gate: GateConfig, layer: LayerConfig, index: int, where: str) -> list[str]:
     """The weights of the linear map through which the gated tensor passes next."""
-    if gate.site in ("q", "k", "q_rot", "k_rot"):
+    site = SITES[gate.site]
+    if site.before_softmax:
         raise ConfigError(
             f"{where} acts before the softmax, so no matrix behind it can make up for a score "
             "other than 1; use two_sigmoid"
         )
-    if gate.site not in BEFORE_A_MATRIX.get(layer.mixer.kind, ("out", "ffn")):
+    if site.owner == "block":
+        return [f"layers.{index}.ffn.{name}" for name in layer.ffn.output_weights()]
+    if gate.site not in layer.mixer.linear_sites:
         raise ConfigError(
             f"{where}: what follows it in a layer with mixer.kind {layer.mixer.kind!r} is not "
             "linear, so no matrix behind it can make up for a score other than 1; use two_sigmoid"
@@ -254,20 +249,9 @@ def _behind(gate: GateConfig, layer: LayerConfig, index: int, where: str) -> lis
                     f"{where}: the {other.kind} at 'sdpa' stands between it and W_o and is not "
                     "linear; use two_sigmoid"
                 )
-    if gate.site == "ffn":
-        return _behind_ffn(layer, index)
     names = [f"layers.{index}.attn.o_proj.weight"]
     if gate.site == "out" and getattr(layer.mixer, "bias", "none") == "all":
         names.append(f"layers.{index}.attn.o_proj.bias")
-    return names
-
-
-def _behind_ffn(layer: LayerConfig, index: int) -> list[str]:
-    if not isinstance(layer.ffn, MoEConfig):
-        return [f"layers.{index}.ffn.down_proj.weight"]
-    names = [f"layers.{index}.ffn.experts.down_proj"]
-    if layer.ffn.shared is not None:
-        names.append(f"layers.{index}.ffn.shared.down_proj.weight")
     return names
 
 
@@ -275,8 +259,8 @@ def _gate_state(
     gate: GateConfig, layer: LayerConfig, hidden_dim: int, index: int, like: Tensor
 ) -> dict[str, Tensor]:
     """The gate's parameters at their start. Of a low-rank projection only `up` is zero."""
-    module = build_modifier(gate, layer.site_shape(gate.site, hidden_dim))
-    owner = "" if gate.site in BLOCK_SITES else "attn."
+    module = gate.build(layer.site_shape(gate.site, hidden_dim))
+    owner = "" if SITES[gate.site].owner == "block" else "attn."
     out: dict[str, Tensor] = {}
     for name, parameter in module.named_parameters():
         full = f"layers.{index}.{owner}gates.{gate.site}.{name}"

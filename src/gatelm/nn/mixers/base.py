@@ -2,48 +2,93 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar, Protocol
+from collections.abc import Collection, Sequence
+from typing import ClassVar, NamedTuple, Protocol
 
+from torch import nn
+
+from gatelm.config import Config, ConfigError
 from gatelm.nn.cost import ParamCount
 from gatelm.nn.forward_state import Context
 from gatelm.nn.gates.gate import GateConfig, ModifierConfig, SiteShape
+from gatelm.nn.gates.sites import ATTENTION_SITES, SITES, Sites
 from gatelm.nn.shapes import Float, Tensor
 
+Modifiers = Sequence[ModifierConfig]
 
-class MixerSettings(Protocol):
-    """What every config in `nn.mixers.MixerConfig` offers beside its own values."""
 
-    sites: ClassVar[tuple[str, ...]]
-    """Where this mixer has places for gates; names of `nn.gates.sites.ATTENTION_SITES`."""
+class HeadShapes(NamedTuple):
+    """(heads, channels of one head) of a mixer's queries, keys, values and outputs."""
 
-    def site_shape(self, site: str, hidden_dim: int) -> SiteShape:
-        """What a gate at `site` must know of its tensor."""
-        ...
+    q: tuple[int, int]
+    k: tuple[int, int]
+    v: tuple[int, int]
+    y: tuple[int, int]
+
+
+class MixerSettings(Config):
+    """The base of every config in `nn.mixers.config.MixerConfig`, with what each must offer."""
+
+    sites: ClassVar[tuple[str, ...]] = ATTENTION_SITES
+    """The sites that this mixer offers to gates; names of `nn.gates.sites.SITES`."""
+    linear_sites: ClassVar[tuple[str, ...]] = ("out",)
+    """Sites from which a constant factor passes unchanged through W_o, or comes from it."""
+
+    def build(self, hidden_dim: int, layer_index: int, modifiers: Modifiers = ()) -> nn.Module:
+        """The module, a `Mixer`, with what sits at its sites."""
+        raise NotImplementedError
+
+    def heads(self, hidden_dim: int) -> HeadShapes:
+        """Heads and their widths."""
+        raise NotImplementedError
 
     def param_count(self, hidden_dim: int) -> ParamCount:
         """Parameters without those of the gates."""
-        ...
+        raise NotImplementedError
 
     def mixing_flops_per_token(self, hidden_dim: int, seq_len: int) -> int:
         """Matrix-product FLOPs of a token's forward beyond the parameters' own."""
-        ...
+        raise NotImplementedError
 
-    def cached_values(self, hidden_dim: int, num_tokens: int) -> int:
-        """Numbers the cache holds of one sequence after `num_tokens` tokens."""
-        ...
+    def cached_values(self, hidden_dim: int, num_tokens: int, sites: Collection[str] = ()) -> int:
+        """Numbers that the cache holds of one sequence after `num_tokens` tokens.
+
+        sites: those with a modifier.
+        """
+        raise NotImplementedError
 
     def check(self, hidden_dim: int, where: str) -> None:
         """Raises ConfigError, naming `where`, for values that cannot work together."""
-        ...
+        raise NotImplementedError
 
     def check_gate(self, gate: GateConfig, where: str) -> None:
-        """Raises ConfigError for a gate this mixer cannot have."""
-        ...
+        """Raises ConfigError for a gate that this mixer, one without a softmax, cannot have."""
+        if gate.needs_lse:
+            kind = type(self).model_fields["kind"].default
+            raise ConfigError(
+                f"{where}.inputs: lse is of a softmax, which a layer with mixer.kind {kind} has not"
+            )
+
+    def site_shape(self, site: str, hidden_dim: int) -> SiteShape:
+        """What a gate at `site` must know of its tensor."""
+        tensor, heads = SITES[site].tensor, self.heads(hidden_dim)
+        num_heads, width = (1, hidden_dim) if tensor == "branch" else getattr(heads, tensor)
+        return SiteShape(
+            num_heads=num_heads,
+            head_dim=width,
+            hidden_dim=hidden_dim,
+            num_groups=heads.k[0],
+            num_query_heads=heads.q[0],
+            query_dim=heads.q[1],
+        )
+
+    def build_sites(self, hidden_dim: int, modifiers: Modifiers) -> Sites:
+        """The mixer's sites, with what sits there."""
+        return Sites(self.sites, modifiers, lambda site: self.site_shape(site, hidden_dim))
 
 
 class Mixer(Protocol):
-    """Built as `(cfg, hidden_dim, layer_index, modifiers)`; its sites are at `gates`."""
+    """The module that a mixer's config builds; its sites are at `gates`."""
 
     def __call__(
         self, x: Float[Tensor, "B T D"], resid: Float[Tensor, "B T D"], context: Context
@@ -54,6 +99,3 @@ class Mixer(Protocol):
         `context.mask`). With `context.cache`, what later tokens need of these is left there.
         """
         ...
-
-
-Modifiers = Sequence[ModifierConfig]

@@ -6,7 +6,7 @@ output norm; without it, or with another, the mixer is the same.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from typing import ClassVar, Literal
 
 import torch
@@ -14,23 +14,23 @@ from pydantic import Field
 from torch import nn
 from torch.nn import functional as F
 
-from gatelm.config import Config, ConfigError, not_identity
-from gatelm.nn.attention.heads import check_width, refuse_lse
+from gatelm.config import ConfigError, not_identity
+from gatelm.nn.attention.heads import check_width
 from gatelm.nn.cost import ParamCount
 from gatelm.nn.forward_state import Context
-from gatelm.nn.gates.gate import GateConfig, ModifierConfig, SiteShape, build_modifier
-from gatelm.nn.gates.sites import ATTENTION_SITES, Sites, Sources
+from gatelm.nn.gates.sites import Sources
+from gatelm.nn.mixers.base import HeadShapes, MixerSettings, Modifiers
 from gatelm.nn.mixers.delta_rule import CHUNK_TOKENS, rule_for
 from gatelm.nn.mixers.short_conv import ShortConv
-from gatelm.nn.norm import Norm, NormConfig
+from gatelm.nn.norm import NormConfig
 from gatelm.nn.precision import to_float32
 from gatelm.nn.shapes import Bool, Float, Tensor
 
 
-class GatedDeltaConfig(Config):
+class GatedDeltaConfig(MixerSettings):
     """Gated DeltaNet: a matrix per head that is decayed, corrected and read at every token."""
 
-    sites: ClassVar[tuple[str, ...]] = ATTENTION_SITES
+    linear_sites: ClassVar[tuple[str, ...]] = ("sdpa", "out")
 
     kind: Literal["delta"] = "delta"
     num_heads: int = Field(ge=1)
@@ -66,19 +66,15 @@ class GatedDeltaConfig(Config):
         keys = self.key_heads * self.key_width(hidden_dim)
         return keys, keys, self.num_heads * self.value_width(hidden_dim)
 
-    def site_shape(self, site: str, hidden_dim: int) -> SiteShape:
-        """What a gate at `site` must know of its tensor."""
-        on_keys = site in ("q", "k", "q_rot", "k_rot")
+    def build(self, hidden_dim: int, layer_index: int, modifiers: Modifiers = ()) -> GatedDelta:
+        """The module, with what sits at its sites."""
+        return GatedDelta(self, hidden_dim, layer_index, modifiers)
+
+    def heads(self, hidden_dim: int) -> HeadShapes:
+        """Heads and their widths."""
         key, value = self.key_width(hidden_dim), self.value_width(hidden_dim)
-        heads = self.key_heads if on_keys else self.num_heads
-        return SiteShape(
-            num_heads=1 if site == "out" else heads,
-            head_dim=hidden_dim if site == "out" else key if on_keys else value,
-            hidden_dim=hidden_dim,
-            num_groups=self.key_heads,
-            num_query_heads=self.key_heads,
-            query_dim=key,
-        )
+        keys, values = (self.key_heads, key), (self.num_heads, value)
+        return HeadShapes(keys, keys, values, values)
 
     def param_count(self, hidden_dim: int) -> ParamCount:
         """Parameters without those of the gates."""
@@ -94,7 +90,7 @@ class GatedDeltaConfig(Config):
         chunk = min(CHUNK_TOKENS, seq_len)
         return self.num_heads * (chunk * (5 * key + 3 * value) + 6 * key * value)
 
-    def cached_values(self, hidden_dim: int, num_tokens: int) -> int:
+    def cached_values(self, hidden_dim: int, num_tokens: int, sites: Collection[str] = ()) -> int:
         """The state and the convolution's last inputs, however long the text; gates add none."""
         if num_tokens == 0:
             return 0
@@ -110,10 +106,6 @@ class GatedDeltaConfig(Config):
                 f"{self.key_heads} heads of keys; use a divisor of {self.num_heads}"
             )
 
-    def check_gate(self, gate: GateConfig, where: str) -> None:
-        """Raises ConfigError for a gate that cannot work here."""
-        refuse_lse(gate, self.kind, where)
-
 
 class GatedDelta(nn.Module):
     """Projections, a short convolution with SiLU, unit queries and keys, the delta rule, a norm."""
@@ -123,7 +115,7 @@ class GatedDelta(nn.Module):
         cfg: GatedDeltaConfig,
         hidden_dim: int,
         layer_index: int,
-        modifiers: Sequence[ModifierConfig] = (),
+        modifiers: Modifiers = (),
     ):
         super().__init__()
         self.cfg, self.layer_index = cfg, layer_index
@@ -138,12 +130,9 @@ class GatedDelta(nn.Module):
         self.decay_proj = nn.Linear(hidden_dim, cfg.num_heads, bias=False)
         self.dt_bias = nn.Parameter(torch.empty(cfg.num_heads))
         self.A_log = nn.Parameter(torch.empty(cfg.num_heads))
-        self.out_norm = Norm(cfg.out_norm, self.value_width) if cfg.out_norm else nn.Identity()
+        self.out_norm = cfg.out_norm.build(self.value_width) if cfg.out_norm else nn.Identity()
         self.o_proj = nn.Linear(values, hidden_dim, bias=False)
-        self.gates = Sites(
-            cfg.sites,
-            {m.site: build_modifier(m, cfg.site_shape(m.site, hidden_dim)) for m in modifiers},
-        )
+        self.gates = cfg.build_sites(hidden_dim, modifiers)
 
     def forward(
         self, x: Float[Tensor, "B T D"], resid: Float[Tensor, "B T D"], context: Context

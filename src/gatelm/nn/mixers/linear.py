@@ -8,7 +8,7 @@ output, where that of softmax attention is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
@@ -16,14 +16,14 @@ from pydantic import Field
 from torch import nn
 from torch.nn import functional as F
 
-from gatelm.config import Config, ConfigError, choice
-from gatelm.nn.attention.heads import check_kv_heads, check_width, refuse_lse
+from gatelm.config import ConfigError, choice
+from gatelm.nn.attention.heads import check_kv_heads, check_width
 from gatelm.nn.cost import ParamCount
 from gatelm.nn.forward_state import Context
-from gatelm.nn.gates.gate import GateConfig, ModifierConfig, SiteShape, build_modifier
-from gatelm.nn.gates.sites import Sites, Sources
+from gatelm.nn.gates.sites import Sources
+from gatelm.nn.mixers.base import HeadShapes, MixerSettings, Modifiers
 from gatelm.nn.mixers.scan import scan, scan_flops_per_token
-from gatelm.nn.norm import Norm, NormConfig
+from gatelm.nn.norm import NormConfig
 from gatelm.nn.positions.rope import RopeConfig, rotate
 from gatelm.nn.shapes import Float, Tensor
 
@@ -45,7 +45,7 @@ else:
     FeatureMap = choice(FEATURE_MAPS, "feature map")
 
 
-class LinearAttentionConfig(Config):
+class LinearAttentionConfig(MixerSettings):
     """Grouped-query linear attention."""
 
     sites: ClassVar[tuple[str, ...]] = ("q", "k", "v", "sdpa", "out")
@@ -74,18 +74,17 @@ class LinearAttentionConfig(Config):
         """Channels of one head."""
         return self.head_dim or hidden_dim // self.num_heads
 
-    def site_shape(self, site: str, hidden_dim: int) -> SiteShape:
-        """What a gate at `site` must know of its tensor."""
+    def build(
+        self, hidden_dim: int, layer_index: int, modifiers: Modifiers = ()
+    ) -> LinearAttention:
+        """The module, with what sits at its sites."""
+        return LinearAttention(self, hidden_dim, layer_index, modifiers)
+
+    def heads(self, hidden_dim: int) -> HeadShapes:
+        """Heads and their widths."""
         width = self.width(hidden_dim)
-        heads = {"k": self.kv_heads, "v": self.kv_heads, "out": 1}
-        return SiteShape(
-            num_heads=heads.get(site, self.num_heads),
-            head_dim=hidden_dim if site == "out" else width,
-            hidden_dim=hidden_dim,
-            num_groups=self.kv_heads,
-            num_query_heads=self.num_heads,
-            query_dim=width,
-        )
+        queries, keys = (self.num_heads, width), (self.kv_heads, width)
+        return HeadShapes(queries, keys, keys, queries)
 
     def param_count(self, hidden_dim: int) -> ParamCount:
         """Parameters without those of the gates."""
@@ -102,7 +101,7 @@ class LinearAttentionConfig(Config):
         mixed = scan_flops_per_token(seq_len, heads, width, width)
         return mixed + scan_flops_per_token(seq_len, heads, width, 1)
 
-    def cached_values(self, hidden_dim: int, num_tokens: int) -> int:
+    def cached_values(self, hidden_dim: int, num_tokens: int, sites: Collection[str] = ()) -> int:
         """The state, however long the text; gates add none."""
         width = self.width(hidden_dim)
         sums = 1 if self.normaliser == "sum" else 0
@@ -125,10 +124,6 @@ class LinearAttentionConfig(Config):
                     "keys that the state has already summed; use another kind"
                 )
 
-    def check_gate(self, gate: GateConfig, where: str) -> None:
-        """Raises ConfigError for a gate that cannot work here."""
-        refuse_lse(gate, self.kind, where)
-
 
 class LinearAttention(nn.Module):
     """Projections, feature map, the running sum, a norm where there is one."""
@@ -138,7 +133,7 @@ class LinearAttention(nn.Module):
         cfg: LinearAttentionConfig,
         hidden_dim: int,
         layer_index: int,
-        modifiers: Sequence[ModifierConfig] = (),
+        modifiers: Modifiers = (),
     ):
         super().__init__()
         self.cfg, self.layer_index = cfg, layer_index
@@ -146,12 +141,9 @@ class LinearAttention(nn.Module):
         self.q_proj = nn.Linear(hidden_dim, cfg.num_heads * self.width, bias=False)
         self.k_proj = nn.Linear(hidden_dim, cfg.kv_heads * self.width, bias=False)
         self.v_proj = nn.Linear(hidden_dim, cfg.kv_heads * self.width, bias=False)
-        self.out_norm = Norm(cfg.out_norm, self.width) if cfg.out_norm else nn.Identity()
+        self.out_norm = cfg.out_norm.build(self.width) if cfg.out_norm else nn.Identity()
         self.o_proj = nn.Linear(cfg.num_heads * self.width, hidden_dim, bias=False)
-        self.gates = Sites(
-            cfg.sites,
-            {m.site: build_modifier(m, cfg.site_shape(m.site, hidden_dim)) for m in modifiers},
-        )
+        self.gates = cfg.build_sites(hidden_dim, modifiers)
 
     def forward(
         self, x: Float[Tensor, "B T D"], resid: Float[Tensor, "B T D"], context: Context

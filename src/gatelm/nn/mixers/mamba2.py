@@ -9,7 +9,7 @@ output gate of the published mixer is a value like any other gate, the preset `s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from typing import ClassVar, Literal
 
 import torch
@@ -17,12 +17,12 @@ from pydantic import Field
 from torch import nn
 from torch.nn import functional as F
 
-from gatelm.config import Config, ConfigError
-from gatelm.nn.attention.heads import refuse_lse
+from gatelm.config import ConfigError
 from gatelm.nn.cost import ParamCount
 from gatelm.nn.forward_state import Context
-from gatelm.nn.gates.gate import GateConfig, ModifierConfig, SiteShape, build_modifier
-from gatelm.nn.gates.sites import Sites, Sources
+from gatelm.nn.gates.gate import GateConfig
+from gatelm.nn.gates.sites import Sources
+from gatelm.nn.mixers.base import HeadShapes, MixerSettings, Modifiers
 from gatelm.nn.mixers.scan import scan, scan_flops_per_token
 from gatelm.nn.mixers.short_conv import ShortConv
 from gatelm.nn.norm import Norm, NormConfig, rms_norm
@@ -30,7 +30,7 @@ from gatelm.nn.precision import to_float32
 from gatelm.nn.shapes import Bool, Float, Tensor
 
 
-class Mamba2Config(Config):
+class Mamba2Config(MixerSettings):
     """A state of state_dim x head_dim per head, which decays at a rate that the input sets."""
 
     sites: ClassVar[tuple[str, ...]] = ("q", "k", "v", "sdpa", "out")
@@ -60,19 +60,14 @@ class Mamba2Config(Config):
         keys = self.num_groups * self.state_dim
         return self.num_heads * self.width(hidden_dim), keys, keys
 
-    def site_shape(self, site: str, hidden_dim: int) -> SiteShape:
-        """What a gate at `site` must know of its tensor."""
-        on_keys = site in ("q", "k")
-        heads = self.num_groups if on_keys else self.num_heads
-        width = self.state_dim if on_keys else self.width(hidden_dim)
-        return SiteShape(
-            num_heads=1 if site == "out" else heads,
-            head_dim=hidden_dim if site == "out" else width,
-            hidden_dim=hidden_dim,
-            num_groups=self.num_groups,
-            num_query_heads=self.num_groups,
-            query_dim=self.state_dim,
-        )
+    def build(self, hidden_dim: int, layer_index: int, modifiers: Modifiers = ()) -> Mamba2:
+        """The module, with what sits at its sites."""
+        return Mamba2(self, hidden_dim, layer_index, modifiers)
+
+    def heads(self, hidden_dim: int) -> HeadShapes:
+        """Heads and their widths."""
+        keys, values = (self.num_groups, self.state_dim), (self.num_heads, self.width(hidden_dim))
+        return HeadShapes(keys, keys, values, values)
 
     def param_count(self, hidden_dim: int) -> ParamCount:
         """Parameters without those of the gates."""
@@ -89,7 +84,7 @@ class Mamba2Config(Config):
         heads = (self.num_groups, self.num_groups, self.num_heads)
         return scan_flops_per_token(seq_len, heads, self.state_dim, self.width(hidden_dim))
 
-    def cached_values(self, hidden_dim: int, num_tokens: int) -> int:
+    def cached_values(self, hidden_dim: int, num_tokens: int, sites: Collection[str] = ()) -> int:
         """The state and the convolution's last inputs, however long the text; gates add none."""
         if num_tokens == 0:
             return 0
@@ -113,7 +108,7 @@ class Mamba2Config(Config):
 
     def check_gate(self, gate: GateConfig, where: str) -> None:
         """Raises ConfigError for a gate that cannot work here."""
-        refuse_lse(gate, self.kind, where)
+        super().check_gate(gate, where)
         if "q" in gate.inputs and self.num_groups != self.num_heads:
             raise ConfigError(
                 f"{where}.inputs: q is one per group and not per head here; use x or y, or as many "
@@ -129,7 +124,7 @@ class Mamba2(nn.Module):
         cfg: Mamba2Config,
         hidden_dim: int,
         layer_index: int,
-        modifiers: Sequence[ModifierConfig] = (),
+        modifiers: Modifiers = (),
     ):
         super().__init__()
         self.cfg, self.layer_index = cfg, layer_index
@@ -147,10 +142,7 @@ class Mamba2(nn.Module):
         if cfg.out_norm is not None:
             self.out_norm = GroupedRMSNorm(cfg.out_norm, values, cfg.num_groups)
         self.o_proj = nn.Linear(values, hidden_dim, bias=False)
-        self.gates = Sites(
-            cfg.sites,
-            {m.site: build_modifier(m, cfg.site_shape(m.site, hidden_dim)) for m in modifiers},
-        )
+        self.gates = cfg.build_sites(hidden_dim, modifiers)
 
     def forward(
         self, x: Float[Tensor, "B T D"], resid: Float[Tensor, "B T D"], context: Context

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from pydantic import Field
 
-from gatelm.config import Config, ConfigError, added_later
+from gatelm.config import Config, ConfigError
 from gatelm.nn.positions.scaling import RopeScaling, plain_frequencies
 from gatelm.nn.shapes import Float, Int, Tensor
 
@@ -19,7 +19,7 @@ class RopeConfig(Config):
     partial_factor: float = Field(default=1.0, gt=0, le=1)
     pairs: Literal["halves", "neighbours"] = "halves"
     """Which channels form a pair: i and i + rotary_dim/2, or 2i and 2i + 1."""
-    scaling: RopeScaling | None = added_later(None)
+    scaling: RopeScaling | None = None
     """For texts longer than those of training; None: frequencies are base^(-2i/rotary_dim)."""
 
     @property

@@ -25,7 +25,7 @@ from gatelm.study.running.resources import Resources, share
 from gatelm.study.running.reuse import take_over
 from gatelm.study.running.worker import SIGNALS, STOP, Ended, Step, WorkerTask, work
 
-TRAINER = "gatelm.train.loop:train"
+TRAINER = "gatelm.train.trainer:train"
 _POLL_SECONDS = 0.2
 
 
@@ -56,7 +56,7 @@ def run(
     call tries it again. SIGINT or SIGTERM lets every run save a checkpoint and ends the call; a
     second one ends it at once. Results of equal runs are copied from the studies in `reuse` first
     (see `study.running.reuse.take_over`). `trainer` is `module:function` with the signature of
-    `gatelm.train.loop.train`.
+    `gatelm.train.trainer.train`.
 
     Raises:
         ConfigError: when another process is at work in `root`, or nothing can be reused.

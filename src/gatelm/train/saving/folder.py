@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -160,25 +157,6 @@ class RunFolder:
             more = f" and {len(changes) - 1} more" if len(changes) > 1 else ""
             sentence += f" ({path}: {_shown(there)} there, {_shown(here)} here{more})"
         return sentence + "; choose another folder"
-
-
-@contextmanager
-def exclusive(path: Path) -> Iterator[None]:
-    """Hold a run folder while training in it; the system lets go however the process ends.
-
-    Raises:
-        ConfigError: when another process holds it.
-    """
-    path.mkdir(parents=True, exist_ok=True)
-    with (path / ".lock").open("a", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigError(
-                f"{path}: another process is training in this folder; wait for it, or choose "
-                "another folder"
-            ) from None
-        yield
 
 
 def _shown(value: Any) -> str:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gatelm.io.files import finite, write_text, writing
+from gatelm.io.files import flush, json_text, write_text, writing
 
 
 class MetricsLog:
@@ -45,8 +44,7 @@ class MetricsLog:
         """Flush to the disk and close."""
         if not self._file.closed:
             with writing(self.path), self._file:
-                self._file.flush()
-                os.fsync(self._file.fileno())
+                flush(self._file)
 
     def __enter__(self) -> MetricsLog:
         return self
@@ -85,4 +83,4 @@ def _parse(line: str) -> dict[str, Any] | None:
 
 
 def _line(record: dict[str, Any]) -> str:
-    return json.dumps(finite(record), ensure_ascii=False, allow_nan=False) + "\n"
+    return json_text(record) + "\n"

@@ -12,10 +12,10 @@ from gatelm.data.source import build_source
 from gatelm.train import trainer as run_module
 from gatelm.train.config import RunConfig
 from gatelm.train.evaluate import evaluate
-from gatelm.train.loop import train
 from gatelm.train.parallel import World
 from gatelm.train.saving.checkpoint import CheckpointError
 from gatelm.train.saving.export import load_model
+from gatelm.train.trainer import train
 from gatelm.train.watching.metrics import read_metrics
 
 
@@ -224,9 +224,9 @@ def test_divergence_is_an_outcome(tiny, tmp_path, monkeypatch):
 
 
 def test_a_folder_in_use_is_refused(tiny, tmp_path):
-    from gatelm.train.saving.folder import exclusive
+    from gatelm.io.locks import exclusive
 
-    with exclusive(tmp_path), pytest.raises(ConfigError, match="another process"):
+    with exclusive(tmp_path, "training"), pytest.raises(ConfigError, match="another process"):
         train(tiny(), tmp_path)
 
 

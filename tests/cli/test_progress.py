@@ -2,17 +2,16 @@ import io
 
 from rich.console import Console
 
-from gatelm.train.watching import progress as module
-from gatelm.train.watching.progress import Progress, ProgressDisplay
+from gatelm.cli import progress as module
+from gatelm.cli.progress import RunDisplay
+from gatelm.train.watching.progress import Progress
 
 
 def shown(monkeypatch, times, reports, **console):
     out = io.StringIO()
     ticks = iter(times)
     monkeypatch.setattr(module.time, "monotonic", lambda: next(ticks))
-    with ProgressDisplay(
-        Console(file=out, width=120, **console), "tiny", line_seconds=10
-    ) as display:
+    with RunDisplay(Console(file=out, width=120, **console), "tiny", line_seconds=10) as display:
         for report in reports:
             display.report(report)
     return out.getvalue()
@@ -40,7 +39,7 @@ def test_a_terminal_gets_a_bar(monkeypatch):
     monkeypatch.undo()
     out = io.StringIO()
     console = Console(file=out, width=120, force_terminal=True)
-    with ProgressDisplay(console, "tiny") as display:
+    with RunDisplay(console, "tiny") as display:
         display.report(Progress(3, 10, 2.5, 1000.0, "eval"))
     assert "3/10" in out.getvalue()
     assert "loss 2.500, 1,000 tokens/s, eval" in out.getvalue()

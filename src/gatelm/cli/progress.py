@@ -1,0 +1,165 @@
+"""How far a command is, on stderr: moving bars on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import ProgressColumn, TaskID
+
+    from gatelm.data.prepare import PrepareProgress
+    from gatelm.train.watching.progress import Progress
+
+LINE_SECONDS = 10.0
+PREPARING = {
+    "waiting": "waiting for another process that prepares the same",
+    "tokenizer": "training the tokenizer",
+    "tokens": "writing tokens",
+}
+
+
+def say(text: str) -> None:
+    """Print what is done now."""
+    typer.echo(f"{text} ...", err=True)
+
+
+class Bars:
+    """A bar with the time left for each thing that is counted; none where there is no terminal."""
+
+    def __init__(
+        self,
+        console: Console | None = None,
+        *,
+        counts: Literal["things", "bytes"] = "things",
+        with_figures: bool = False,
+        indent: str = "",
+        line_seconds: float = LINE_SECONDS,
+    ) -> None:
+        from rich import progress as rich
+        from rich.console import Console
+
+        self.console = console or Console(stderr=True)
+        count = rich.MofNCompleteColumn() if counts == "things" else rich.DownloadColumn()
+        figures = [rich.TextColumn("{task.fields[figures]}")] if with_figures else []
+        columns: list[ProgressColumn] = [
+            rich.TextColumn(indent + "{task.description}"),
+            rich.BarColumn(),
+            count,
+            *figures,
+            rich.TimeRemainingColumn(),
+        ]
+        self._bars = rich.Progress(
+            *columns,
+            console=self.console,
+            disable=not self.console.is_terminal,
+            transient=counts == "bytes",
+        )
+        self._tasks: dict[str, TaskID] = {}
+        self._line_seconds, self._last_line = line_seconds, float("-inf")
+
+    def __enter__(self) -> Bars:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bars.stop()
+
+    @property
+    def moving(self) -> bool:
+        """Whether bars are shown. Elsewhere a command prints lines."""
+        return self.console.is_terminal
+
+    def show(self, what: str, done: int, total: int | None, figures: str = "") -> None:
+        """Move the bar of `what`, which is made where there is none."""
+        if what not in self._tasks:
+            self._tasks[what] = self._bars.add_task(what, total=total, figures=figures)
+        self._bars.update(self._tasks[what], completed=done, total=total, figures=figures)
+
+    def restart(self, what: str, done: int) -> None:
+        """Begin to measure the speed of `what` anew."""
+        self._bars.reset(self._tasks[what], completed=done)
+
+    def remove_all(self) -> None:
+        """Take away the bars."""
+        for task in self._tasks.values():
+            self._bars.remove_task(task)
+        self._tasks.clear()
+
+    def line_is_due(self, now: float) -> bool:
+        """Whether the last time that this was true is `line_seconds` ago."""
+        if now - self._last_line < self._line_seconds:
+            return False
+        self._last_line = now
+        return True
+
+
+class RunDisplay(Bars):
+    """The bar of a training run, or a line every `line_seconds` and at the end."""
+
+    def __init__(self, console: Console, name: str, line_seconds: float = LINE_SECONDS) -> None:
+        super().__init__(console, with_figures=True, line_seconds=line_seconds)
+        self._name = name
+        self._started: tuple[float, int] | None = None
+
+    def __enter__(self) -> RunDisplay:
+        self.show(self._name, 0, None)
+        super().__enter__()
+        return self
+
+    def report(self, progress: Progress) -> None:
+        """Take note of a run's position."""
+        now = time.monotonic()
+        if self._started is None and progress.phase == "train":
+            # data, first validation and the first step's preparations say nothing about steps
+            self._started = (now, progress.step)
+            self.restart(self._name, progress.step)
+        if self.moving:
+            self.show(self._name, progress.step, progress.total_steps, _figures(progress))
+        elif progress.phase == "done" or (progress.phase == "train" and self.line_is_due(now)):
+            self.console.print(self._line(progress, now), highlight=False, soft_wrap=True)
+
+    def _line(self, progress: Progress, now: float) -> str:
+        parts = [f"{self._name}: step {progress.step}/{progress.total_steps}", _figures(progress)]
+        if self._started is not None and progress.phase != "done":
+            since, first = self._started
+            if progress.step > first:
+                pace = (now - since) / (progress.step - first)
+                parts.append(f"{duration(pace * (progress.total_steps - progress.step))} left")
+        return ", ".join(part for part in parts if part)
+
+
+def preparing(bars: Bars) -> Callable[[PrepareProgress], None]:
+    """What shows the preparation of a corpus: a bar for its phase, or the phase's name once."""
+    begun: list[str] = []
+
+    def report(progress: PrepareProgress) -> None:
+        name = PREPARING[progress.phase]
+        if begun[-1:] != [name]:
+            begun.append(name)
+            bars.remove_all()
+            if not bars.moving:
+                bars.console.print(name)
+        bars.show(name, progress.num_bytes, progress.total_bytes or None)
+
+    return report
+
+
+def _figures(progress: Progress) -> str:
+    parts = [] if progress.loss is None else [f"loss {progress.loss:.3f}"]
+    if progress.tokens_per_second:
+        parts.append(f"{progress.tokens_per_second:,.0f} tokens/s")
+    if progress.phase not in ("train", "done"):
+        parts.append(progress.phase)
+    return ", ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """`1:02:03`: hours, minutes, seconds."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{seconds:02d}"
