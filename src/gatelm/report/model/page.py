@@ -23,12 +23,7 @@ def write_analysis(results: Mapping[str, Any], folder: Path) -> Path:
     Raises:
         OSError: the folder cannot be written; an existing report is then untouched.
     """
-    page = analysis_page(results)
-    content = page.html().encode()
-    figures.write(page.figures, folder / "figures")
-    path = folder / "report.html"
-    figures.replace(path, content)
-    return path
+    return figures.write_page(analysis_page(results), folder)
 
 
 def analysis_page(results: Mapping[str, Any]) -> Page:

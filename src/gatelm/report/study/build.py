@@ -30,13 +30,7 @@ def build_report(study_root: Path) -> Path:
         ConfigError: there are no readable results in `study_root`.
         OSError: the folder cannot be written; an existing report is then untouched.
     """
-    root = Path(study_root)
-    page = study_page(read_study(root))
-    content = page.html().encode()
-    figures.write(page.figures, root / "figures")
-    path = root / "report.html"
-    figures.replace(path, content)
-    return path
+    return figures.write_page(study_page(read_study(study_root)), study_root)
 
 
 def study_page(study: Study) -> Page:

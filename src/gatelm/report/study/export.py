@@ -12,6 +12,7 @@ from pathlib import Path
 
 from gatelm.analysis.metrics.registry import split_mark
 from gatelm.config.base import ConfigError
+from gatelm.io.files import write_text
 from gatelm.report import markdown
 from gatelm.report.charts import figures, intervals
 from gatelm.report.charts.theme import Palette
@@ -79,11 +80,11 @@ def export_study(root: Path, folder: Path) -> list[Path]:
     text = "\n\n".join(block for block in _blocks(study, reading, drawn) if block) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
     written = [readme, folder / "results.csv"]
-    figures.replace(readme, text.encode())
-    figures.replace(written[1], to_csv(study.results).encode())
+    write_text(readme, text)
+    write_text(written[1], to_csv(study.results))
     for name, svg in (drawing for drawings in drawn.values() for _, *drawing in drawings):
         written.append(folder / f"{name}.svg")
-        figures.replace(written[-1], svg.encode())
+        write_text(written[-1], svg)
     for old in re.findall(r"\]\(([\w.+-]+\.svg)\)", before):
         if folder / old not in written:
             (folder / old).unlink(missing_ok=True)

@@ -17,10 +17,10 @@ from typing import Literal
 
 from gatelm.config.load import dump
 from gatelm.io.files import write_text
+from gatelm.io.locks import exclusive
 from gatelm.study.planning.plan import Plan, PlannedRun
 from gatelm.study.running.folder import FAILURE, read_state
-from gatelm.study.running.lock import exclusive
-from gatelm.study.running.progress import Display, PlainDisplay
+from gatelm.study.running.progress import PlainDisplay
 from gatelm.study.running.resources import Resources, share
 from gatelm.study.running.reuse import take_over
 from gatelm.study.running.worker import SIGNALS, STOP, Ended, Step, WorkerTask, work
@@ -48,7 +48,7 @@ def run(
     reuse: Iterable[Path] = (),
     command: str = "",
     trainer: str = TRAINER,
-    display: Display | None = None,
+    display: PlainDisplay | None = None,
 ) -> Outcome:
     """Train everything in `plan` that has no result yet, below `root`.
 
@@ -62,8 +62,7 @@ def run(
         ConfigError: when another process is at work in `root`, or nothing can be reused.
     """
     resources = share(plan, workers)
-    root.mkdir(parents=True, exist_ok=True)
-    with exclusive(root):
+    with exclusive(root, "running a study"):
         write_text(root / "study.yaml", dump(plan.study.tree()))
         write_text(root / "command.txt", command + "\n")
         display = display or PlainDisplay()
@@ -97,7 +96,7 @@ class _Worker:
 
 class _Scheduler:
     def __init__(
-        self, plan: Plan, root: Path, trainer: str, resources: Resources, display: Display
+        self, plan: Plan, root: Path, trainer: str, resources: Resources, display: PlainDisplay
     ):
         self.plan, self.root, self.trainer = plan, root, trainer
         self.count, self.threads, self.display = resources.workers, resources.threads, display
@@ -168,7 +167,7 @@ class _Scheduler:
             return
         run = self.plan.runs[message.index]
         if isinstance(message, Step):
-            self.display.progress(run, message)
+            self.display.progress(run, message.progress)
         elif isinstance(message, Ended):
             worker.run = None
             self._end(run, message.error, message.details)
