@@ -138,9 +138,9 @@ class Page:
         cells = [list(zip(columns, row, strict=True)) for row in rows]
         self._add("table", columns=columns, rows=cells, caption=caption)
 
-    def chart(self, figure: Figure) -> None:
-        """One chart as wide as the page."""
-        self.charts([figure], min_width=2000)
+    def chart(self, *figures: Figure) -> None:
+        """Charts as wide as the page, one below the other."""
+        self.charts(figures, min_width=2000)
 
     def charts(
         self, figures: Sequence[Figure], controls: Sequence[Control] = (), min_width: int = 400

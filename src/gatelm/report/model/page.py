@@ -9,7 +9,7 @@ from typing import Any
 import gatelm
 from gatelm.report.charts import figures
 from gatelm.report.charts.theme import Palette
-from gatelm.report.model.attention import add_attention, add_maps, add_profiles, add_sinks
+from gatelm.report.model.attention import add_attention, add_model_maps, add_profiles, add_sinks
 from gatelm.report.model.entry import Looked, read_looked
 from gatelm.report.model.inside import add_activations, add_gates, add_ranks
 from gatelm.report.model.summary import add_definitions, add_findings, add_models
@@ -39,7 +39,7 @@ def analysis_page(results: Mapping[str, Any]) -> Page:
     add_profiles(page, models, palette)
     page.section("Sinks")
     add_sinks(page, models, palette)
-    add_maps(page, models)
+    add_model_maps(page, models)
     page.section("Activations")
     add_activations(page, models, palette)
     add_ranks(page, models, palette)
