@@ -45,8 +45,8 @@ test-long: $(VENV)/.dev
 	@$(BIN)/python -m pytest -n $(JOBS) -q -m 'long or not long' $(PYTEST_OPTIONS)
 
 lint: $(VENV)/.dev
-	@$(BIN)/ruff check src tests benchmarks
-	@$(BIN)/ruff format --check src tests benchmarks
+	@$(BIN)/ruff check src tests benchmarks docs/make_api.py
+	@$(BIN)/ruff format --check src tests benchmarks docs/make_api.py docs/make_api.py
 	@$(BIN)/pyright src
 
 clean:

@@ -8,45 +8,37 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gatelm.config.base import ConfigError
+from pydantic import Field, SkipValidation
+
+from gatelm.study.results.schema import (
+    ComparisonEntry,
+    PartEntry,
+    RunEntry,
+    StudyResults,
+    SummaryEntry,
+    read_results,
+)
 
 FINISHED, DIVERGED, MISSING = "finished", "diverged", "missing"
 
+Lines = SkipValidation[tuple[Mapping[str, Any], ...]]
+"""Records of one kind in metrics.jsonl."""
 
-@dataclass(frozen=True)
-class RunRecord:
+
+class RunRecord(RunEntry, frozen=True):
     """One planned run with what its folder holds."""
 
-    part: str
-    arm: str
-    axes: Mapping[str, Any]
-    seed: int | None
-    status: str
-    record: Mapping[str, Any]
-    """The run's entry in results.json."""
-    train: tuple[Mapping[str, Any], ...] = ()
-    evals: tuple[Mapping[str, Any], ...] = ()
-    health: tuple[Mapping[str, Any], ...] = ()
-    events: tuple[Mapping[str, Any], ...] = ()
-    analysis: Mapping[str, Any] = field(default_factory=dict)
+    train: Lines = ()
+    evals: Lines = ()
+    health: Lines = ()
+    events: Lines = ()
+    analysis: SkipValidation[Mapping[str, Any]] = Field(default_factory=dict)
     config_text: str = ""
     problems: tuple[str, ...] = ()
-
-    @property
-    def label(self) -> str:
-        return label(self.arm, self.axes)
-
-    @property
-    def metrics(self) -> Mapping[str, Any]:
-        return mapping(self.record.get("metrics"))
-
-    @property
-    def config_hash(self) -> str:
-        return str(self.record.get("config_hash") or "")
 
 
 @dataclass(frozen=True)
@@ -54,44 +46,54 @@ class StudyPart:
     """One question of a study, with its runs and the study's statistics."""
 
     name: str
-    spec: Mapping[str, Any]
-    """The part's entry in results.json."""
+    spec: PartEntry
     runs: tuple[RunRecord, ...]
-    summaries: tuple[Mapping[str, Any], ...]
-    comparisons: tuple[Mapping[str, Any], ...]
+    summaries: tuple[SummaryEntry, ...]
+    comparisons: tuple[ComparisonEntry, ...]
 
     @property
     def title(self) -> str:
-        return str(self.spec.get("title") or self.name)
+        """The part's title, or its name."""
+        return self.spec.title or self.name
 
     @property
     def baseline(self) -> str:
-        return str(self.spec.get("baseline") or "")
+        """The arm that the others are compared with."""
+        return self.spec.baseline
 
     @property
     def arms(self) -> tuple[str, ...]:
-        names = [str(arm) for arm in self.spec.get("arms") or ()]
-        return tuple(dict.fromkeys([*names, *(run.arm for run in self.runs)]))
+        """The arms as the study lists them, then those that only runs have."""
+        return tuple(dict.fromkeys([*self.spec.arms, *(run.arm for run in self.runs)]))
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        names = [*(self.spec.get("primary_metrics") or ()), *(self.spec.get("metrics") or ())]
-        if not names:
-            names = [s.get("metric") for s in self.summaries]
-        if not any(names):
-            names = [name for run in self.runs for name in run.metrics]
-        return tuple(dict.fromkeys(str(name) for name in names if name))
+        """The study's metrics, primary ones first; without any, those there are values of."""
+        names = [*self.spec.primary_metrics, *self.spec.metrics]
+        names = names or [summary.metric for summary in self.summaries]
+        names = names or [name for run in self.runs for name in run.metrics]
+        return tuple(dict.fromkeys(names))
 
     @property
     def primary_metrics(self) -> tuple[str, ...]:
-        return tuple(self.spec.get("primary_metrics") or self.metrics)
+        """The metrics that the verdict is about."""
+        return self.spec.primary_metrics or self.metrics
+
+    def summaries_of(self, metric: str) -> list[SummaryEntry]:
+        """The summaries of one metric that have a mean."""
+        return [s for s in self.summaries if s.metric == metric and s.mean is not None]
+
+    def comparisons_of(self, metric: str) -> list[ComparisonEntry]:
+        """The comparisons of one metric, in the order of results.json."""
+        return [c for c in self.comparisons if c.metric == metric]
 
     def finished(self) -> tuple[RunRecord, ...]:
+        """The runs that finished."""
         return tuple(run for run in self.runs if run.status == FINISHED)
 
     def settings(self) -> list[str]:
         """The points of the axes in order; one empty name for a part without axes."""
-        return list(dict.fromkeys(setting(run.axes) for run in self.runs)) or [""]
+        return list(dict.fromkeys(run.setting for run in self.runs)) or [""]
 
     def groups(self) -> dict[str, list[RunRecord]]:
         """Runs by arm and axis values, in the order of the study; seeds within."""
@@ -107,30 +109,23 @@ class Study:
     """Everything a report shows."""
 
     root: Path
-    results: Mapping[str, Any]
+    results: StudyResults
     parts: tuple[StudyPart, ...]
 
     @property
     def name(self) -> str:
-        return str(self.results.get("study") or self.root.name)
+        """The study's name, or its folder's."""
+        return self.results.study or self.root.name
 
     @property
     def title(self) -> str:
-        return str(self.results.get("title") or self.name)
+        """The study's title, or its name."""
+        return self.results.title or self.name
 
     @property
     def runs(self) -> tuple[RunRecord, ...]:
+        """The runs of all parts."""
         return tuple(run for part in self.parts for run in part.runs)
-
-
-def setting(axes: Mapping[str, Any]) -> str:
-    """`lr=0.003, total_steps=800`: the last name of each axis path and its value."""
-    return ", ".join(f"{path.split('.')[-1]}={value}" for path, value in axes.items())
-
-
-def label(arm: str, axes: Mapping[str, Any]) -> str:
-    """`arm, lr=0.003`: the arm, and the point of the axes where there are axes."""
-    return f"{arm}, {setting(axes)}" if axes else arm
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
@@ -142,61 +137,49 @@ def read_study(root: Path) -> Study:
     """Read `root`/results.json and the run folders it names.
 
     Raises:
-        ConfigError: no results.json there, or it is no JSON object.
+        ConfigError: there are no results that can be read.
     """
-    path = root / "results.json"
-    try:
-        results = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: no results; run the study first (gatelm study run)") from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"{path}: cannot be read as JSON ({error}); run the study again"
-        ) from None
-    if not isinstance(results, dict) or not isinstance(results.get("parts"), dict):
-        raise ConfigError(f"{path}: not a study's results (no `parts`); run the study again")
-    parts = tuple(_part(root, name, mapping(s), results) for name, s in results["parts"].items())
-    return Study(root, results, parts)
+    results = read_results(root)
+    return Study(root, results, tuple(_part(root, name, results) for name in results.parts))
 
 
-def _part(root: Path, name: str, spec: Mapping[str, Any], results: Mapping[str, Any]) -> StudyPart:
-    def mine(key: str) -> tuple[Mapping[str, Any], ...]:
-        return tuple(item for item in results.get(key) or () if item.get("part") == name)
-
-    runs = [_run(root, record) for record in mine("runs")]
+def _part(root: Path, name: str, results: StudyResults) -> StudyPart:
+    spec = results.parts[name]
+    runs = [_run(root, entry) for entry in results.runs if entry.part == name]
     runs += _never_started(name, spec, runs)
-    return StudyPart(name, spec, tuple(runs), mine("summaries"), mine("comparisons"))
+    summaries = tuple(entry for entry in results.summaries if entry.part == name)
+    comparisons = tuple(entry for entry in results.comparisons if entry.part == name)
+    return StudyPart(name, spec, tuple(runs), summaries, comparisons)
 
 
-def _never_started(
-    name: str, spec: Mapping[str, Any], runs: Sequence[RunRecord]
-) -> Iterator[RunRecord]:
+def _never_started(name: str, spec: PartEntry, runs: Sequence[RunRecord]) -> Iterator[RunRecord]:
     """Runs of the grid (arms x axis values x seeds) that results.json does not list."""
     have = {(run.label, run.seed) for run in runs}
-    seeds = list(dict.fromkeys([*(spec.get("seeds") or ()), *(run.seed for run in runs)]))
-    grid = {json.dumps(dict(run.axes), sort_keys=True): run.axes for run in runs} or {"": {}}
-    for arm in spec.get("arms") or ():
+    seeds = list(dict.fromkeys([*spec.seeds, *(run.seed for run in runs)]))
+    grid = {json.dumps(run.axes, sort_keys=True): run.axes for run in runs} or {"": {}}
+    for arm in spec.arms:
         for axes in grid.values():
             for seed in seeds:
-                if (label(arm, axes), seed) not in have:
-                    yield RunRecord(name, arm, axes, seed, MISSING, {}, problems=("not started",))
+                run = RunRecord(
+                    part=name,
+                    arm=arm,
+                    axes=axes,
+                    seed=seed,
+                    status=MISSING,
+                    problems=("not started",),
+                )
+                if (run.label, run.seed) not in have:
+                    yield run
 
 
-def _run(root: Path, record: Mapping[str, Any]) -> RunRecord:
-    folder = root / str(record.get("folder") or "")
+def _run(root: Path, entry: RunEntry) -> RunRecord:
+    folder = root / entry.folder
     problems: list[str] = []
-    lines = _jsonl(folder / "metrics.jsonl", problems)
     kinds: dict[str, list[Mapping[str, Any]]] = {}
-    for line in lines:
+    for line in _jsonl(folder / "metrics.jsonl", problems):
         kinds.setdefault(str(line.get("kind")), []).append(line)
-    seed = record.get("seed")
     return RunRecord(
-        part=str(record.get("part")),
-        arm=str(record.get("arm")),
-        axes=mapping(record.get("axes")),
-        seed=seed if isinstance(seed, int) else None,
-        status=str(record.get("status") or MISSING),
-        record=record,
+        **dict(entry),
         train=tuple(kinds.get("train", ())),
         evals=tuple(kinds.get("eval", ())),
         health=tuple(kinds.get("health", ())),

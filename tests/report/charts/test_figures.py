@@ -6,7 +6,7 @@ import pytest
 
 from gatelm.report.charts import figures
 from gatelm.report.charts.heatmaps import attention_map
-from gatelm.report.page import Figure
+from gatelm.report.page import Figure, Page
 
 
 def test_files_are_written_without_a_display(
@@ -33,9 +33,9 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.Mon
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     path = tmp_path / "report.html"
-    figures.replace(path, b"old")
+    path.write_text("old")
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        figures.replace(path, b"new")
-    assert path.read_bytes() == b"old"
-    assert list(tmp_path.iterdir()) == [path]
+        figures.write_page(Page("new"), tmp_path)
+    assert path.read_text() == "old"
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "figures", path]

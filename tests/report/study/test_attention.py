@@ -1,6 +1,7 @@
 import pytest
 
-from gatelm.report.study.attention import average, mean_share, share_top
+from gatelm.report.sections import share_top
+from gatelm.report.study.attention import average, mean_share
 
 
 def test_average_over_seeds_by_layer_and_head() -> None:

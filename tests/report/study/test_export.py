@@ -12,6 +12,7 @@ from gatelm.report import metrics as shown
 from gatelm.report.load import read_study
 from gatelm.report.study import export
 from gatelm.report.study.export import MOST_SVG_BYTES, commands, export_study
+from gatelm.study.results.schema import StudyResults
 
 Writer = Callable[..., Path]
 
@@ -199,13 +200,16 @@ def test_the_command_prints_what_it_wrote(study_writer: Writer, tmp_path: Path) 
 
 
 def test_commands_leave_the_folder_out():
-    assert commands({"study": "a", "command": ""}) == [
+    assert commands(StudyResults(study="a", parts={})) == [
         "gatelm study run a",
         "gatelm study claims runs/a",
         "gatelm study export runs/a DEST",
     ]
     typed = "x --out '/a b' --reuse /tmp/controls --reuse /tmp/mine --set y=1"
-    assert commands({"study": "a", "command": typed})[0] == "x --reuse runs/controls --set y=1"
+    assert (
+        commands(StudyResults(study="a", command=typed, parts={}))[0]
+        == "x --reuse runs/controls --set y=1"
+    )
 
 
 def test_causal_metrics_are_described():

@@ -3,6 +3,7 @@ import pytest
 from gatelm.report.charts.theme import Palette
 from gatelm.report.load import RunRecord, StudyPart
 from gatelm.report.study.longer import longer_figures
+from gatelm.study.results.schema import PartEntry
 
 PALETTE = Palette.of_arms(["none", "gated"], ["none"])
 
@@ -11,17 +12,16 @@ def part(metrics, **values):
     """Two arms of two seeds; `values` gives each metric's number by arm, plus 0.01 a seed."""
     runs = tuple(
         RunRecord(
-            "p",
-            arm,
-            {},
-            seed,
-            "finished",
-            {"metrics": {name: by_arm[arm] + 0.01 * seed for name, by_arm in values.items()}},
+            part="p",
+            arm=arm,
+            seed=seed,
+            status="finished",
+            metrics={name: by_arm[arm] + 0.01 * seed for name, by_arm in values.items()},
         )
         for arm in ("none", "gated")
         for seed in (0, 1)
     )
-    return StudyPart("p", {"arms": ["none", "gated"], "metrics": metrics}, runs, (), ())
+    return StudyPart("p", PartEntry(arms=("none", "gated"), metrics=tuple(metrics)), runs, (), ())
 
 
 def test_a_figure_for_each_scaling_with_every_length_in_it():

@@ -2,19 +2,20 @@ from typing import Any
 
 import pytest
 
-from gatelm.report.numbers import MINUS
 from gatelm.report.study.sentences import method, progress, verdict
+from gatelm.study.results.numbers import MINUS
+from gatelm.study.results.schema import ComparisonEntry
 from gatelm.study.results.statistics import paired_difference
 
 
-def comparison(**changes: Any) -> dict[str, Any]:
+def comparison(**changes: Any) -> ComparisonEntry:
     base = {
         "part": "text", "arm": "sdpa-head", "axes": {}, "baseline": "none", "metric": "val_loss",
         "n": 3, "difference": -0.0315, "low": -0.0359, "high": -0.0271, "confidence": 0.95,
         "p_value": 0.001, "p_corrected": 0.002, "family_size": 2, "verdict": "lower",
         "minimum_detectable": 0.012, "diverged": 0, "baseline_diverged": 0,
     }  # fmt: skip
-    return {**base, **changes}
+    return ComparisonEntry(**{**base, **changes})
 
 
 def test_lower_loss_is_better() -> None:

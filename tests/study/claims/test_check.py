@@ -3,8 +3,9 @@
 import pytest
 
 from gatelm.config import ConfigError
-from gatelm.study.claims.check import check, read_results
+from gatelm.study.claims.check import check
 from gatelm.study.claims.registry import Registry
+from gatelm.study.results.schema import StudyResults, read_results
 
 LOW = [1.00, 1.01, 0.99]
 HIGH = [2.00, 2.02, 1.99]
@@ -18,7 +19,8 @@ def ask(results, test, **claim):
         {"aliases": {"gate": ["sdpa"]}, "claims": {"c": {**scope, "test": test}}}
     )
     several = results if isinstance(results, list) else [results]
-    return check(registry, several).get("c")
+    studies = [StudyResults.model_validate(one) for one in several]
+    return check(registry, studies).get("c")
 
 
 def losses(**arms):

@@ -10,8 +10,9 @@ from rich.console import Console
 
 from gatelm.study.planning import estimate as estimate_module
 from gatelm.study.planning.estimate import START_SECONDS, estimate
-from gatelm.study.planning.plan_table import forecast, plan_json, plan_table, short_number
+from gatelm.study.planning.plan_table import forecast, plan_json, plan_table
 from gatelm.study.planning.vocabulary import sized
+from gatelm.study.results.numbers import si
 from gatelm.study.running.resources import Resources
 from gatelm.train.speed import TrainingSpeed, run_flops
 
@@ -90,7 +91,7 @@ def test_table_and_json(make_plan, tmp_path, asked):
 
 
 def test_short_numbers():
-    assert [short_number(v) for v in (12, 1500, 2.5e6, 1.72e9, 3e15)] == [
+    assert [si(v) for v in (12, 1500, 2.5e6, 1.72e9, 3e15)] == [
         "12",
         "1.5k",
         "2.5M",

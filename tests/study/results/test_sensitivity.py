@@ -71,25 +71,25 @@ def test_one_number_a_seed_compared_between_arms(plan, tmp_path):
         breaks = lr == 1.0 and run.arm == "none"
         write(tmp_path, run, 4.0 + run.seed / 8 + lr, "diverged" if breaks else "finished")
     results = collect(plan, tmp_path)
-    rows = {(r["arm"], r["metric"]): r for r in results["summaries"] if r["metric"] in LR_METRICS}
-    assert all(row["axes"] == {} and row["n"] == 2 for row in rows.values())
-    assert rows["none", "largest_stable_lr"]["mean"] == 0.1
-    assert rows["wide", "largest_stable_lr"]["mean"] == 1.0
-    compared = {c["metric"]: c for c in results["comparisons"] if c["axes"] == {}}
+    rows = {(r.arm, r.metric): r for r in results.summaries if r.metric in LR_METRICS}
+    assert all(row.axes == {} and row.n == 2 for row in rows.values())
+    assert rows["none", "largest_stable_lr"].mean == 0.1
+    assert rows["wide", "largest_stable_lr"].mean == 1.0
+    compared = {c.metric: c for c in results.comparisons if c.axes == {}}
     assert set(compared) == set(LR_METRICS)
-    assert compared["largest_stable_lr"]["verdict"] == "higher"
-    assert compared["best_lr_loss"]["verdict"] == "no difference"
+    assert compared["largest_stable_lr"].verdict == "higher"
+    assert compared["best_lr_loss"].verdict == "no difference"
     # the grid's mean has 8 in place of what the stable arm reaches at the largest rate
     seeds = [(8 - (4 + s / 8 + 1)) / 3 for s in (0, 1)]
-    assert compared["lr_sensitivity"]["difference"] == pytest.approx(-sum(seeds) / 2)
-    lost = [s for s in results["summaries"] if s["metric"] == "val_loss" and s["diverged"]]
-    assert [(s["arm"], s["axes"], s["diverged"]) for s in lost] == [("none", {"optim.lr": 1.0}, 2)]
+    assert compared["lr_sensitivity"].difference == pytest.approx(-sum(seeds) / 2)
+    lost = [s for s in results.summaries if s.metric == "val_loss" and s.diverged]
+    assert [(s.arm, s.axes, s.diverged) for s in lost] == [("none", {"optim.lr": 1.0}, 2)]
 
 
 def test_a_grid_that_is_not_done_gives_no_number(plan, tmp_path):
     for run in plan.runs[1:]:
         write(tmp_path, run, 4.0)
-    rows = {(r["arm"], r["metric"]): r["n"] for r in collect(plan, tmp_path)["summaries"]}
+    rows = {(r.arm, r.metric): r.n for r in collect(plan, tmp_path).summaries}
     assert rows["none", "lr_sensitivity"] == 1
     assert rows["wide", "lr_sensitivity"] == 2
 

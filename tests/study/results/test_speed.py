@@ -66,16 +66,16 @@ def plan_with_curves(make_plan, tmp_path):
 
 def test_results_know_steps_seconds_and_who_never_got_there(plan_with_curves, tmp_path):
     results = collect(plan_with_curves, tmp_path)
-    found = {(r["arm"], r["seed"]): r["metrics"] for r in results["runs"]}
+    found = {(r.arm, r.seed): r.metrics for r in results.runs}
     for seed in (0, 1):
         assert found["none", seed]["steps_to_baseline_loss"] == 20
         assert found["fast", seed]["steps_to_baseline_loss"] == pytest.approx(10)
         assert found["fast", seed]["seconds_to_baseline_loss"] == pytest.approx(5)
         assert found["slow", seed]["steps_to_baseline_loss"] == 20
         assert [found[arm, seed]["reached_baseline_loss"] for arm in ("fast", "slow")] == [1, 0]
-    compared = {c["arm"]: c for c in results["comparisons"] if c["metric"] == METRICS[1]}
-    assert compared["fast"]["difference"] == pytest.approx(-10)
-    assert compared["fast"]["verdict"] == "lower"
+    compared = {c.arm: c for c in results.comparisons if c.metric == METRICS[1]}
+    assert compared["fast"].difference == pytest.approx(-10)
+    assert compared["fast"].verdict == "lower"
 
 
 def test_seconds_stay_out_of_the_csv(plan_with_curves, tmp_path):

@@ -8,11 +8,11 @@ from rich.console import Console
 
 from gatelm.study.running import progress
 from gatelm.study.running.progress import Clock, LiveDisplay, PlainDisplay, clock_time, make_display
-from gatelm.study.running.worker import Step
+from gatelm.train.watching.progress import Progress
 
 
 def at(step, total=10, phase="train"):
-    return Step(0, step, total, 2.5, 1234.0, phase)
+    return Progress(step, total, 2.5, 1234.0, phase)
 
 
 def test_time_left_comes_from_work_done_here(make_plan, monkeypatch):

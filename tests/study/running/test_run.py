@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from gatelm.config import ConfigError
+from gatelm.io.locks import exclusive
 from gatelm.study.results.collect import write_results
-from gatelm.study.running.lock import exclusive
 from gatelm.study.running.progress import PlainDisplay
 from gatelm.study.running.run import run
 
@@ -28,7 +28,7 @@ class Recorder(PlainDisplay):
         super().__init__()
         self.lines: list[str] = []
 
-    def _line(self, text):
+    def _line(self, text, style=""):
         self.lines.append(text)
 
 
@@ -89,8 +89,8 @@ def test_a_failed_run_is_recorded_and_the_rest_goes_on(
     assert [r.arm for r in outcome.finished] == ["none", "none"]
     assert all(message in error for error in outcome.failed.values())
     results = write_results(plan, tmp_path)
-    assert [r["status"] for r in results["runs"]] == ["finished"] * 2 + ["failed"] * 2
-    assert message in results["runs"][2]["error"]
+    assert [r.status for r in results.runs] == ["finished"] * 2 + ["failed"] * 2
+    assert message in results.runs[2].error
     failure = (tmp_path / plan.runs[2].folder / "failure.txt").read_text()
     assert ("Traceback" in failure) == (behaviour == "raises")
     if behaviour == "raises":
@@ -111,15 +111,18 @@ def test_divergence_is_an_outcome(make_fake_plan, tmp_path, trainer):
     assert [r.arm for r in outcome.diverged] == ["bad", "bad"]
     assert not outcome.failed
     results = write_results(plan, tmp_path)
-    assert [r["status"] for r in results["runs"]] == ["finished"] * 2 + ["diverged"] * 2
-    (comparison,) = results["comparisons"]
-    assert (comparison["verdict"], comparison["diverged"]) == ("diverged", 2)
+    assert [r.status for r in results.runs] == ["finished"] * 2 + ["diverged"] * 2
+    (comparison,) = results.comparisons
+    assert (comparison.verdict, comparison.diverged) == ("diverged", 2)
     assert not run(plan, tmp_path, workers=1, trainer=trainer).failed
     assert starts(plan, tmp_path)["main/bad/seed 0"] == [0]
 
 
 def test_two_processes_cannot_run_one_folder(make_fake_plan, tmp_path, trainer):
-    with exclusive(tmp_path), pytest.raises(ConfigError, match=rf"process {os.getpid()}\); wait"):
+    with (
+        exclusive(tmp_path, "training"),
+        pytest.raises(ConfigError, match=rf"process {os.getpid()}\); wait"),
+    ):
         run(make_fake_plan(), tmp_path, trainer=trainer)
     assert not (tmp_path / "study.yaml").exists()
 
@@ -173,7 +176,7 @@ def test_workers_of_a_killed_parent_end(make_fake_plan, tmp_path, trainer):
     while alive(worker):
         assert time.monotonic() < deadline, "the worker outlived its parent"
         time.sleep(0.02)
-    with exclusive(tmp_path):
+    with exclusive(tmp_path, "training"):
         pass
 
 

@@ -145,7 +145,7 @@ def _layers(text: str | None, probe: Probe) -> list[int] | None:
 def _announce(probe: Probe, windows: Windows, console: Console) -> None:
     """Time and memory, before the work; refuse what cannot fit."""
     from gatelm.analysis.estimate import available_bytes, estimate
-    from gatelm.report.numbers import duration
+    from gatelm.study.results.numbers import duration
 
     expected = estimate(probe, windows)
     free = available_bytes(probe.device)
@@ -166,7 +166,7 @@ def _announce(probe: Probe, windows: Windows, console: Console) -> None:
 
 def _with_progress(batches: Sequence[TokenBatch], console: Console) -> Iterator[TokenBatch]:
     """A bar with the time left; where there is no terminal, a line about every ten seconds."""
-    from gatelm.report.numbers import duration
+    from gatelm.study.results.numbers import duration
 
     total = len(batches)
     started = time.perf_counter()

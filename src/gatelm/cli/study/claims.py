@@ -32,9 +32,10 @@ def claims(
 
     Each verdict comes with its figures and the command they are from.
     """
-    from gatelm.study.claims.check import check, read_results, without_runs
+    from gatelm.study.claims.check import check, without_runs
     from gatelm.study.claims.registry import load_registry
     from gatelm.study.claims.table import findings_table, registry_table
+    from gatelm.study.results.schema import read_results
 
     known = load_registry(registry)
     if run_dirs:

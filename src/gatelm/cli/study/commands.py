@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from gatelm.data.prepare import PrepareProgress
     from gatelm.study.planning.plan import Plan
+    from gatelm.study.results.schema import StudyResults
     from gatelm.study.running.run import Outcome
 
 app = typer.Typer(help="Compare variants: plan, train and report a study.", no_args_is_help=True)
@@ -99,7 +100,7 @@ def run(
     )
     when_done: Rebuild = "never" if outcome.stopped_by else "if outdated"
     results = _finish(planned, root, as_json, when_done)
-    _tell(outcome, planned, root, results["command"], workers)
+    _tell(outcome, planned, root, results.command, workers)
 
 
 @app.command()
@@ -195,7 +196,7 @@ def _prepare(planned: Plan, console: Console) -> None:
     prepare_data(planned, report)
 
 
-def _finish(planned: Plan, root: Path, as_json: bool, rebuild: Rebuild) -> dict[str, Any]:
+def _finish(planned: Plan, root: Path, as_json: bool, rebuild: Rebuild) -> StudyResults:
     """Write results and report, and print the verdicts."""
 
     from gatelm.study.results.collect import write_results
@@ -208,7 +209,7 @@ def _finish(planned: Plan, root: Path, as_json: bool, rebuild: Rebuild) -> dict[
 
         page = build_report(root)
     if as_json:
-        print_json(results)
+        print_json(results.model_dump())
         return results
     console = wide_console()
     console.print(verdicts(results))
@@ -220,9 +221,9 @@ def _finish(planned: Plan, root: Path, as_json: bool, rebuild: Rebuild) -> dict[
     return results
 
 
-def _is_current(page: Path, results: dict[str, Any], root: Path) -> bool:
+def _is_current(page: Path, results: StudyResults, root: Path) -> bool:
     """Whether every run is done and the page was built from these results."""
-    if any(run["status"] not in ("finished", "diverged") for run in results["runs"]):
+    if any(run.status not in ("finished", "diverged") for run in results.runs):
         return False
     written = (root / "results.json").stat().st_mtime_ns
     return page.is_file() and page.stat().st_mtime_ns > written

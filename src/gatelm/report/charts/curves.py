@@ -9,6 +9,7 @@ from pathlib import Path
 import altair as alt
 import numpy as np
 
+from gatelm.io.files import write_text
 from gatelm.report.charts import figures
 from gatelm.report.charts.axes import Chart, arm_color, data, layered, scale
 from gatelm.report.charts.theme import Palette
@@ -60,7 +61,7 @@ def write_chart(drawn: Sequence[Drawn], path: Path, *, from_step: int = 0) -> No
         OSError: the file cannot be written.
     """
     figure = Figure(path.stem, curves_chart(drawn, from_step=from_step))
-    figures.replace(path, figures.svg(figure).encode())
+    write_text(path, figures.svg(figure))
 
 
 def _rows(curve: Curve, from_step: int) -> list[dict[str, object]]:

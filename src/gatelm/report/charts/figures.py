@@ -9,9 +9,10 @@ from pathlib import Path
 
 import vl_convert
 
+from gatelm.io.files import write_bytes, write_text
 from gatelm.report.charts.theme import CONFIG
 from gatelm.report.charts.vega import vega_lite_version
-from gatelm.report.page import Figure
+from gatelm.report.page import Figure, Page
 
 SCALE = 2.0
 EXPORT_FONT = "Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
@@ -32,8 +33,8 @@ def write(figures: Iterable[Figure], folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
 
     def save(path: Path, drawing: str) -> list[Path]:
-        replace(path, drawing.encode())
-        replace(path.with_suffix(".png"), vl_convert.svg_to_png(drawing, scale=SCALE))
+        write_text(path, drawing)
+        write_bytes(path.with_suffix(".png"), vl_convert.svg_to_png(drawing, scale=SCALE))
         return [path, path.with_suffix(".png")]
 
     # One thread draws, the others turn its drawings into pixels, which takes as long again.
@@ -42,18 +43,13 @@ def write(figures: Iterable[Figure], folder: Path) -> list[Path]:
         return [path for job in jobs for path in job.result()]
 
 
-def replace(path: Path, content: bytes) -> None:
-    """Write a file so that a reader sees the old content or the new, never a part.
+def write_page(page: Page, folder: Path) -> Path:
+    """Write report.html and figures/; returns the path of the former.
 
     Raises:
-        OSError: the disk is full or the folder cannot be written; the old file is then untouched.
+        OSError: the folder cannot be written; an existing report is then untouched.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    content = page.html()
+    write(page.figures, folder / "figures")
+    write_text(folder / "report.html", content)
+    return folder / "report.html"

@@ -6,13 +6,21 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from gatelm.report.charts import heatmaps, profiles
+from gatelm.report.charts import heatmaps
 from gatelm.report.charts.theme import Palette
 from gatelm.report.load import mapping
-from gatelm.report.model.entry import Looked, Rows, head_means
-from gatelm.report.numbers import count, is_number, percent, rounded, short
-from gatelm.report.page import Column, Control, Figure, Page, swatch
-from gatelm.report.study.attention import share_top
+from gatelm.report.model.entry import Looked, head_means
+from gatelm.report.page import Column, Figure, Page, swatch
+from gatelm.report.sections import (
+    Maps,
+    Rows,
+    add_maps,
+    head_cells,
+    place_rows,
+    profile,
+    share_domain,
+)
+from gatelm.study.results.numbers import count, is_number, mean, percent, rounded, short
 
 MOST_MODELS = 8
 """Models with a heatmap or a map of their own."""
@@ -22,7 +30,7 @@ SHOWN_POSITIONS = 24
 
 def add_attention(page: Page, models: Sequence[Looked], palette: Palette) -> None:
     """The first token's share: a line over layers for all models, a heatmap for each."""
-    rows = [row for m in models for row in m.rows(m.layers, head_means(_share(m)))]
+    rows = [row for m in models for row in place_rows(m, m.layers, head_means(_share(m)))]
     if not rows:
         page.note("No layer's attention could be read.", "warning")
         return
@@ -32,50 +40,32 @@ def add_attention(page: Page, models: Sequence[Looked], palette: Palette) -> Non
         "queries from the second on. "
         + (f"Dashed: uniform attention, {short(uniform)}." if is_number(uniform) else "")
     )
-    chart = profiles.layer_profile(
-        rows,
-        palette,
-        title="Attention on the first token, mean over heads",
-        x_title="layer",
-        y_title="share of attention",
-        y_domain=(0.0, share_top([row["value"] for row in rows], uniform)),
-        reference=uniform,
+    titles = ("Attention on the first token, mean over heads", "layer", "share of attention")
+    domain = share_domain(rows, uniform)
+    page.chart(
+        *profile("first-token-share", rows, palette, titles, domain=domain, reference=uniform)
     )
-    page.chart(Figure("first-token-share", chart))
     page.charts(
         [
             Figure(
                 f"first-token-share-{m.name}",
-                heatmaps.share_by_head(_cells(m, _share(m)), title=m.name, whose="model"),
+                heatmaps.share_by_head(cells, title=m.name, whose="model"),
                 f"Mean {short(m.metric('first_token_share'))}.",
             )
             for m in models[:MOST_MODELS]
-            if _cells(m, _share(m))
+            if (cells := head_cells(m.name, m.layers, _share(m)))
         ],
         min_width=300,
     )
-    _note_rest(page, models)
-
-
-def _share(model: Looked) -> Any:
-    return model.analysis.get("first_token_share") or []
-
-
-def _cells(model: Looked, by_head: Any) -> Rows:
-    return [
-        {"label": model.name, "layer": layer, "head": head, "value": rounded(value)}
-        for layer, heads in zip(model.layers, by_head, strict=False)
-        for head, value in enumerate(heads)
-        if is_number(value)
-    ]
-
-
-def _note_rest(page: Page, models: Sequence[Looked]) -> None:
     if len(models) > MOST_MODELS:
         page.text(
             f"{len(models) - MOST_MODELS} more models are not drawn; their numbers are in "
             "analysis.json and heads.csv."
         )
+
+
+def _share(model: Looked) -> Any:
+    return model.analysis.get("first_token_share") or []
 
 
 def add_profiles(page: Page, models: Sequence[Looked], palette: Palette) -> None:
@@ -103,89 +93,60 @@ def _carried(models: Sequence[Looked], palette: Palette) -> list[Figure]:
         ("value_share", "carried", "First token's part of what heads carry"),
         ("gated_share", "carried-gated", "The same after the gate"),
     ):
-        rows = [
-            row
-            for m in models
-            for row in m.rows(m.detail.get("layers") or (), head_means(m.detail.get(key)))
-        ]
-        if rows:
-            chart = profiles.layer_profile(
-                rows,
-                palette,
-                title=title,
-                x_title="layer",
-                y_title="share, by norm",
-                y_domain=(0.0, share_top([row["value"] for row in rows], None)),
-            )
-            figures.append(Figure(name, chart, "Mean over heads."))
+        rows: Rows = []
+        for m in models:
+            rows += place_rows(m, m.detail.get("layers") or (), head_means(m.detail.get(key)))
+        titles = (title, "layer", "share, by norm")
+        domain, caption = share_domain(rows), "Mean over heads."
+        figures += profile(name, rows, palette, titles, domain=domain, caption=caption)
     return figures
 
 
 def _leading(models: Sequence[Looked], palette: Palette) -> list[Figure]:
     rows: Rows = []
     for m in models:
-        by_count = mapping(m.detail.get("leading_share"))
-        means = [_mean(head_means(by_head)) for by_head in by_count.values()]
-        rows += m.rows(by_count, means)
+        shares = mapping(m.detail.get("leading_share"))
+        rows += place_rows(m, shares, (mean(head_means(heads)) for heads in shares.values()))
     if not rows:
         return []
     uniform = mapping(models[0].detail.get("leading_uniform"))
-    beside = ", ".join(f"{m}: {short(_mean(values))}" for m, values in uniform.items())
-    chart = profiles.layer_profile(
-        rows,
-        palette,
-        title="Attention on the first m keys together",
-        x_title="m",
-        y_title="share of attention",
-        y_domain=(0.0, 1.0),
-    )
-    return [Figure("leading-keys", chart, f"Mean over layers and heads. Uniform: {beside}.")]
+    beside = ", ".join(f"{m}: {short(mean(values or ()))}" for m, values in uniform.items())
+    titles = ("Attention on the first m keys together", "m", "share of attention")
+    caption = f"Mean over layers and heads. Uniform: {beside}."
+    return profile("leading-keys", rows, palette, titles, domain=(0.0, 1.0), caption=caption)
 
 
 def _distances(models: Sequence[Looked], palette: Palette) -> list[Figure]:
     rows: Rows = []
     for m in models:
         distance = mapping(m.detail.get("distance"))
-        labels = bin_labels(distance.get("edges") or ())
-        whole, first = (
-            _over_layers(distance.get("mean")),
-            _over_layers(distance.get("on_first_token")),
-        )
+        whole = _over_layers(distance.get("mean"))
+        first = _over_layers(distance.get("on_first_token"))
         rest = [a - b for a, b in zip(whole, first, strict=False)]
-        rows += m.rows(labels, rest)
+        rows += place_rows(m, bin_labels(distance.get("edges") or ()), rest)
     if not rows:
         return []
-    uniform = _over_layers(mapping(models[0].detail.get("distance")).get("uniform"))
-    labels = bin_labels(mapping(models[0].detail.get("distance")).get("edges") or ())
-    beside = ", ".join(f"{d}: {short(v, 2)}" for d, v in zip(labels, uniform, strict=False))
-    chart = profiles.layer_profile(
-        rows,
-        palette,
-        title="Attention by distance, without the first token",
-        x_title="distance from query to key, in tokens",
-        y_title="share of attention",
+    distance = mapping(models[0].detail.get("distance"))
+    bins = zip(
+        bin_labels(distance.get("edges") or ()), _over_layers(distance.get("uniform")), strict=False
+    )
+    beside = ", ".join(f"{label}: {short(value, 2)}" for label, value in bins)
+    titles = (
+        "Attention by distance, without the first token",
+        "distance from query to key, in tokens",
+        "share of attention",
     )
     caption = f"Mean over queries, heads and layers. Uniform, first token included: {beside}."
-    return [Figure("distance", chart, caption)]
+    return profile("distance", rows, palette, titles, caption=caption)
 
 
 def _entropies(models: Sequence[Looked], palette: Palette) -> list[Figure]:
-    rows = [
-        row
-        for m in models
-        for row in m.rows(m.layers, head_means(m.analysis.get("normalized_entropy")))
-    ]
-    if not rows:
-        return []
-    chart = profiles.layer_profile(
-        rows,
-        palette,
-        title="Attention entropy over its largest value",
-        x_title="layer",
-        y_title="normalised entropy",
-        y_domain=(0.0, 1.0),
-    )
-    return [Figure("entropy", chart, "Mean over heads. 1: every key gets the same.")]
+    rows: Rows = []
+    for m in models:
+        rows += place_rows(m, m.layers, head_means(m.analysis.get("normalized_entropy")))
+    titles = ("Attention entropy over its largest value", "layer", "normalised entropy")
+    caption = "Mean over heads. 1: every key gets the same."
+    return profile("entropy", rows, palette, titles, domain=(0.0, 1.0), caption=caption)
 
 
 def bin_labels(edges: Sequence[int]) -> list[str]:
@@ -197,11 +158,6 @@ def _over_layers(by_layer: Any) -> list[float]:
     """The mean over layers, bin by bin."""
     layers = [layer for layer in by_layer or () if all(map(is_number, layer))]
     return [sum(values) / len(values) for values in zip(*layers, strict=True)]
-
-
-def _mean(values: Any) -> float | None:
-    known = [float(v) for v in values or () if is_number(v)]
-    return sum(known) / len(known) if known else None
 
 
 def add_sinks(page: Page, models: Sequence[Looked], palette: Palette) -> None:
@@ -219,18 +175,18 @@ def add_sinks(page: Page, models: Sequence[Looked], palette: Palette) -> None:
     )
     rows: Rows = []
     for m in models:
-        rates = mapping(m.detail.get("sinks")).get("rate_by_position") or []
-        rows += m.rows(range(1, SHOWN_POSITIONS + 1), rates[:SHOWN_POSITIONS])
+        rates = sinks.get(m.name, {}).get("rate_by_position") or []
+        rows += place_rows(m, range(1, SHOWN_POSITIONS + 1), rates)
     if any(row["value"] for row in rows):
-        chart = profiles.layer_profile(
-            rows,
-            palette,
-            title=f"Sink rate by key position, the first {SHOWN_POSITIONS}",
-            x_title="key position (1: the first token)",
-            y_title="share of heads and rows",
-            y_domain=(0.0, 1.0),
+        titles = (
+            f"Sink rate by key position, the first {SHOWN_POSITIONS}",
+            "key position (1: the first token)",
+            "share of heads and rows",
         )
-        page.chart(Figure("sink-positions", chart, "All positions are in analysis.json."))
+        caption = "All positions are in analysis.json."
+        page.chart(
+            *profile("sink-positions", rows, palette, titles, domain=(0.0, 1.0), caption=caption)
+        )
     _add_sink_tokens(page, models, sinks, palette)
 
 
@@ -264,31 +220,10 @@ def _add_sink_tokens(
     page.table(columns, rows, "The tokens that are sinks most often.")
 
 
-def add_maps(page: Page, models: Sequence[Looked]) -> None:
+def add_model_maps(page: Page, models: Sequence[Looked]) -> None:
     """The attention maps of one sample, with controls for layer and head."""
-    drawn = [
-        (m, mapping(m.analysis.get("attention_maps")))
-        for m in models[:MOST_MODELS]
-        if mapping(m.analysis.get("attention_maps")).get("maps")
-    ]
-    if not drawn:
-        return
-    page.section("Attention maps of one sample", level=3)
-    page.text(
-        "Rows are queries, columns keys, on a fixed scale from 0 to 1, the same for all models. "
-        "Without the first column each map takes a scale of its own, up to its largest remaining "
-        "value: compare patterns then, not colours."
-    )
-    figures, layers, heads = [], set(), set()
-    for model, entry in drawn:
-        maps = entry["maps"][: heatmaps.MAX_MAPS]
-        layers |= {one["layer"] for one in maps}
-        heads |= {one["head"] for one in maps}
-        chart = heatmaps.attention_map(entry["tokens"], maps, title=model.name)
-        figures.append(Figure(f"attention-map-{model.name}", chart, width=320))
-    controls = [
-        Control("layer", "Layer", [(layer, str(layer)) for layer in sorted(layers)]),
-        Control("head", "Head", [(head, str(head)) for head in sorted(heads)]),
-        Control("first", "First column", [("show", "shown"), ("hide", "hidden, colours rescaled")]),
-    ]
-    page.charts(figures, controls, min_width=310)
+    drawn = [(m.name, mapping(m.analysis.get("attention_maps"))) for m in models[:MOST_MODELS]]
+    panels = [Maps(f"attention-map-{name}", name, maps) for name, maps in drawn if maps.get("maps")]
+    if panels:
+        page.section("Attention maps of one sample", level=3)
+        add_maps(page, panels, scale=", the same for all models")

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Any
 
-from gatelm.report.charts import heatmaps, profiles
+from gatelm.report.charts import heatmaps
 from gatelm.report.charts.theme import Palette
 from gatelm.report.model.attention import MOST_MODELS
-from gatelm.report.model.entry import Looked, Rows, log_domain, log_rows
-from gatelm.report.numbers import MISSING, fixed, is_number, percent, rounded, short
+from gatelm.report.model.entry import Looked
 from gatelm.report.page import Column, Figure, Page, swatch
-from gatelm.report.study.inside import bins
+from gatelm.report.sections import (
+    GatePlaces,
+    Rows,
+    add_histograms,
+    depth_rows,
+    gate_histogram,
+    gate_means,
+    gates_of,
+    head_cells,
+    place_rows,
+    profile,
+)
+from gatelm.study.results.numbers import MISSING, fixed, is_number, percent, rounded, short
 
 
 def add_activations(page: Page, models: Sequence[Looked], palette: Palette) -> None:
@@ -28,50 +39,25 @@ def add_activations(page: Page, models: Sequence[Looked], palette: Palette) -> N
         ("norm_ratio", "First token's norm over the others'", "norm ratio (log)", 1.0),
         ("kurtosis", "Kurtosis of activations", "kurtosis (log)", 3.0),
     ):
-        rows = [row for m in models for row in m.depth(_residual(m).get(key))]
-        figures += _profile(key, rows, palette, title, "after layer", y_title, reference)
+        rows = [row for m in models for row in depth_rows(m, key)]
+        titles = (title, "after layer", y_title)
+        name = key.replace("_", "-")
+        figures += profile(name, rows, palette, titles, kind="log", reference=reference)
     for key, title, y_title in (
         ("max_abs", "Attention output, infinity norm", "max |y| (log)"),
         ("kurtosis", "Attention output, kurtosis", "kurtosis (log)"),
     ):
-        rows = [row for m in models for row in m.rows(*_columns(m.detail.get("outputs"), key))]
-        figures += _profile(f"output-{key}", rows, palette, title, "layer", y_title, None)
+        rows = [row for m in models for row in _layer_rows(m, m.detail.get("outputs"), key)]
+        name = f"output-{key}".replace("_", "-")
+        figures += profile(name, rows, palette, (title, "layer", y_title), kind="log")
     page.charts(figures)
     _add_largest(page, models, palette)
 
 
-def _residual(model: Looked) -> Mapping[str, Any]:
-    return model.analysis.get("residual") or {}
-
-
-def _columns(entries: Any, key: str) -> tuple[list[Any], list[Any]]:
+def _layer_rows(model: Looked, entries: Any, key: str) -> Rows:
+    """One value of each layer's entry."""
     entries = entries or ()
-    return [entry.get("layer") for entry in entries], [entry.get(key) for entry in entries]
-
-
-def _profile(
-    name: str,
-    rows: Rows,
-    palette: Palette,
-    title: str,
-    x_title: str,
-    y_title: str,
-    reference: float | None,
-    kind: Literal["linear", "log"] = "log",
-) -> Iterator[Figure]:
-    rows = log_rows(rows) if kind == "log" else rows
-    if rows:
-        chart = profiles.layer_profile(
-            rows,
-            palette,
-            title=title,
-            x_title=x_title,
-            y_title=y_title,
-            y_scale=kind,
-            y_domain=log_domain(rows, reference) if kind == "log" else None,
-            reference=reference,
-        )
-        yield Figure(name.replace("_", "-"), chart)
+    return place_rows(model, (e.get("layer") for e in entries), (e.get(key) for e in entries))
 
 
 def _add_largest(page: Page, models: Sequence[Looked], palette: Palette) -> None:
@@ -120,17 +106,10 @@ def add_ranks(page: Page, models: Sequence[Looked], palette: Palette) -> None:
             rows: Rows = []
             for m in models:
                 entries = [e for e in m.detail.get("ranks") or () if e.get("of") == of]
-                rows += m.rows(*_columns(entries, key))
-            figures += _profile(
-                f"rank-{of}-{key}",
-                rows,
-                palette,
-                f"Effective rank of the {what}{how}",
-                "layer",
-                "effective rank",
-                None,
-                "linear",
-            )
+                rows += _layer_rows(m, entries, key)
+            name = f"rank-{of}-{key}".replace("_", "-")
+            titles = (f"Effective rank of the {what}{how}", "layer", "effective rank")
+            figures += profile(name, rows, palette, titles)
     if not figures:
         return
     page.section("Rank of what attention adds", level=3)
@@ -152,70 +131,26 @@ def add_ranks(page: Page, models: Sequence[Looked], palette: Palette) -> None:
 
 def add_gates(page: Page, models: Sequence[Looked], palette: Palette) -> None:
     """Mean by layer, by head, histograms, and the table of dead and always-open heads."""
-    gated = [m for m in models if m.gates]
+    gated = [m for m in models if gates_of(m)]
     if not gated:
         page.text("No gate was read.")
         return
-    several = len({gate.get("site") for m in gated for gate in m.gates}) > 1
-    rows = [
-        row
-        for m in gated
-        for row in m.rows([_place(g, several) for g in m.gates], [g.get("mean") for g in m.gates])
-    ]
-    top = max([1.0, *(row["value"] for row in rows)])
-    chart = profiles.layer_profile(
-        rows,
-        palette,
-        title="Mean gate score by layer",
-        x_title="layer and site" if several else "layer",
-        y_title="gate score",
-        y_domain=(0.0, top),
-    )
-    page.chart(Figure("gate-mean", chart))
-    _add_heads(page, gated, several)
-    _add_histograms(page, gated, palette, several)
-    _add_table(page, gated, palette)
-
-
-def _place(gate: Mapping[str, Any], several: bool) -> str:
-    return f"{gate.get('layer')} {gate.get('site')}" if several else str(gate.get("layer"))
-
-
-def _add_heads(page: Page, models: Sequence[Looked], several: bool) -> None:
-    figures = []
-    for m in models[:MOST_MODELS]:
-        cells = [
-            {
-                "label": m.name,
-                "layer": _place(gate, several),
-                "head": head,
-                "value": rounded(value),
-            }
-            for gate in m.gates
-            for head, value in enumerate(gate.get("mean_by_head") or ())
-            if is_number(value)
-        ]
+    places = GatePlaces(gated)
+    page.chart(*gate_means("gate-mean", gated, palette, places, "gate score"))
+    heads = []
+    for m in gated[:MOST_MODELS]:
+        gates = gates_of(m)
+        means = (gate.get("mean_by_head") for gate in gates)
+        cells = head_cells(m.name, map(places.of, gates), means)
         if cells:
             chart = heatmaps.share_by_head(cells, title=f"{m.name}: mean gate score", whose="model")
-            figures.append(Figure(f"gate-heads-{m.name}", chart))
-    page.charts(figures, min_width=300)
-
-
-def _add_histograms(page: Page, models: Sequence[Looked], palette: Palette, several: bool) -> None:
-    figures = []
-    for m in models[:MOST_MODELS]:
-        rows = [row for gate in m.gates for row in bins(gate, several)]
-        if rows:
-            chart = profiles.ridges(
-                rows, color=palette.of(m.name), title=m.name, x_title="gate score"
-            )
-            figures.append(Figure(f"gate-histogram-{m.name}", chart))
-    if figures:
-        page.text(
-            "How often each gate score occurs, over all tokens, heads and channels. Each layer's "
-            "histogram is scaled to its own highest bar; point at a bar for its share."
-        )
-        page.charts(figures, min_width=310)
+            heads.append(Figure(f"gate-heads-{m.name}", chart))
+    page.charts(heads, min_width=300)
+    histograms: list[Figure] = []
+    for m in gated[:MOST_MODELS]:
+        histograms += gate_histogram(f"gate-histogram-{m.name}", m, palette, places)
+    add_histograms(page, histograms, sample="")
+    _add_table(page, gated, palette)
 
 
 def _add_table(page: Page, models: Sequence[Looked], palette: Palette) -> None:
@@ -234,7 +169,7 @@ def _add_table(page: Page, models: Sequence[Looked], palette: Palette) -> None:
             _norms(gate.get("weight_norms")),
         ]
         for m in models
-        for gate in m.gates
+        for gate in gates_of(m)
     ]
     columns = [
         Column("Model"),

@@ -9,7 +9,7 @@ from typing import Any
 import gatelm
 from gatelm.report.charts import figures
 from gatelm.report.charts.theme import Palette
-from gatelm.report.model.attention import add_attention, add_maps, add_profiles, add_sinks
+from gatelm.report.model.attention import add_attention, add_model_maps, add_profiles, add_sinks
 from gatelm.report.model.entry import Looked, read_looked
 from gatelm.report.model.inside import add_activations, add_gates, add_ranks
 from gatelm.report.model.summary import add_definitions, add_findings, add_models
@@ -23,12 +23,7 @@ def write_analysis(results: Mapping[str, Any], folder: Path) -> Path:
     Raises:
         OSError: the folder cannot be written; an existing report is then untouched.
     """
-    page = analysis_page(results)
-    content = page.html().encode()
-    figures.write(page.figures, folder / "figures")
-    path = folder / "report.html"
-    figures.replace(path, content)
-    return path
+    return figures.write_page(analysis_page(results), folder)
 
 
 def analysis_page(results: Mapping[str, Any]) -> Page:
@@ -44,7 +39,7 @@ def analysis_page(results: Mapping[str, Any]) -> Page:
     add_profiles(page, models, palette)
     page.section("Sinks")
     add_sinks(page, models, palette)
-    add_maps(page, models)
+    add_model_maps(page, models)
     page.section("Activations")
     add_activations(page, models, palette)
     add_ranks(page, models, palette)

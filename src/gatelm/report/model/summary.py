@@ -9,8 +9,8 @@ from gatelm.analysis.metrics.registry import METRICS
 from gatelm.report.charts.theme import Palette
 from gatelm.report.metrics import describe
 from gatelm.report.model.entry import Looked
-from gatelm.report.numbers import MISSING, count, duration, is_number, percent, short
-from gatelm.report.page import Column, Html, Page, escape, join, swatch, swatched
+from gatelm.report.page import Column, Html, Page, join, swatch, swatched
+from gatelm.study.results.numbers import MISSING, count, duration, is_number, percent, short
 
 MASSIVE_ABS, MASSIVE_RATIO = 100.0, 1000.0
 
@@ -196,9 +196,8 @@ def add_models(page: Page, models: Sequence[Looked], palette: Palette) -> None:
     heads = [Column(m.name, "right") for m in models]
     rows = [
         [
-            Html(
-                f'<span title="{escape(describe(name).definition)}">'
-                f"{escape(describe(name).axis)}</span>"
+            Html('<span title="{}">{}</span>').format(
+                describe(name).definition, describe(name).axis
             ),
             *(_cell(name, model, models[0]) for model in models),
         ]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gatelm.report.charts import profiles
 from gatelm.report.charts.theme import Palette
-from gatelm.report.model.entry import Looked, Rows
-from gatelm.report.numbers import count, is_number, short
-from gatelm.report.page import Column, Figure, Page, swatch
+from gatelm.report.model.entry import Looked
+from gatelm.report.page import Column, Page, swatch
+from gatelm.report.sections import Rows, place_rows, profile
+from gatelm.study.results.numbers import count, is_number, short
 
 
 def add_interventions(page: Page, models: Sequence[Looked], palette: Palette) -> None:
@@ -54,7 +54,8 @@ def add_streaming(page: Page, models: Sequence[Looked], palette: Palette) -> Non
     rows = []
     for m in streamed:
         entries = m.streaming["rows"]
-        lines += m.rows([e["first_tokens"] for e in entries], [e["loss"] for e in entries], 6)
+        kept = [e["first_tokens"] for e in entries]
+        lines += place_rows(m, kept, [e["loss"] for e in entries], 6)
         reference = m.streaming.get("reference") or {}
         rows.append(
             [
@@ -63,18 +64,12 @@ def add_streaming(page: Page, models: Sequence[Looked], palette: Palette) -> Non
                 short(reference.get("perplexity"), 4),
             ]
         )
-    chart = profiles.layer_profile(
-        lines,
-        palette,
-        title="Loss by the number of first tokens kept",
-        x_title="first tokens in the cache",
-        y_title="nats per token",
-    )
-    page.chart(Figure("streamed-loss", chart))
-    kept = [str(e["first_tokens"]) for e in streamed[0].streaming["rows"]]
+    title = "Loss by the number of first tokens kept"
+    titles = (title, "first tokens in the cache", "nats per token")
+    page.chart(*profile("streamed-loss", lines, palette, titles))
     columns = [
         Column("Model"),
-        *(Column(f"{k} first tokens", "right") for k in kept),
+        *(Column(f"{e['first_tokens']} first tokens", "right") for e in table["rows"]),
         Column("Each window from its start", "right"),
     ]
     same = [row for row in rows if len(row) == len(columns)]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from gatelm.report.charts import heatmaps, intervals
 from gatelm.report.charts.axes import unique
 from gatelm.report.charts.theme import Palette
 from gatelm.report.load import RunRecord, StudyPart, mapping
-from gatelm.report.numbers import is_number, rounded, short
-from gatelm.report.page import Control, Figure, Page
+from gatelm.report.page import Figure, Page
+from gatelm.report.sections import Maps, Rows, add_maps, head_cells, share_domain, who
+from gatelm.study.results.numbers import is_number, mean, rounded, short
 
 FEW_CELLS = 8
 MOST_PANELS = 12
@@ -29,19 +29,20 @@ def add_attention(page: Page, part: StudyPart, palette: Palette) -> None:
         page.charts([*small, *_mark_figures(part, groups, palette)])
     if maps:
         page.section("Attention maps of one sample", level=3)
-        _add_maps(page, part, maps)
+        shown = list(maps.items())[:MOST_PANELS]
+        captions, which = one_seed([run for _, run in shown])
+        panels = [
+            Maps(f"{part.name}-attention-map-{arm}", arm, run.analysis["attention_maps"], caption)
+            for (arm, run), caption in zip(shown, captions, strict=True)
+        ]
+        add_maps(page, panels, which=f" {which}")
+        _note_left_out(page, maps)
 
 
 def uniform_share(runs: Iterable[RunRecord]) -> float | None:
     """The share that uniform attention would give, as the analysis recorded it."""
     values = (run.analysis.get("uniform_share") for run in runs)
-    return next((float(v) for v in values if is_number(v)), None)  # type: ignore[arg-type]
-
-
-def share_top(shares: Sequence[float], uniform: float | None) -> float:
-    """The end of an axis of shares: 1, or where all are small a little above the largest."""
-    most = max([*shares, uniform or 0.0])
-    return 1.0 if most > 0.3 else rounded(1.15 * most, 2) or 1.0
+    return next((float(v) for v in values if is_number(v)), None)
 
 
 def average(matrices: Sequence[Any]) -> list[list[float | None]]:
@@ -51,21 +52,16 @@ def average(matrices: Sequence[Any]) -> list[list[float | None]]:
     """
     good = [m for m in matrices if isinstance(m, list) and m and all(map(_is_row, m))]
     same = [m for m in good if [len(row) for row in m] == [len(row) for row in good[0]]]
-    return [[_mean(cells) for cells in zip(*rows, strict=True)] for rows in zip(*same, strict=True)]
+    return [[mean(cells) for cells in zip(*rows, strict=True)] for rows in zip(*same, strict=True)]
 
 
 def _is_row(row: Any) -> bool:
     return isinstance(row, list) and bool(row)
 
 
-def _mean(values: Iterable[Any]) -> float | None:
-    numbers = [float(value) for value in values if is_number(value)]
-    return sum(numbers) / len(numbers) if numbers else None
-
-
 def mean_share(share: Sequence[Sequence[float | None]]) -> float | None:
     """The mean over all layers and heads that have a number."""
-    return _mean(value for row in share for value in row)
+    return mean(value for row in share for value in row)
 
 
 def _shares(groups: Mapping[str, Sequence[RunRecord]]) -> dict[str, list[list[float | None]]]:
@@ -94,10 +90,9 @@ def _add_shares(
     if max(sum(len(row) for row in share) for share in shares.values()) <= FEW_CELLS:
         rows = [row for n, share in shares.items() for row in _cells(n, share, groups[n][0])]
         if uniform is not None:
-            columns = unique(rows, "column")
             rows += [
-                {"label": "uniform attention", "column": c, "value": rounded(uniform)}
-                for c in columns
+                {"label": "uniform attention", "column": column, "value": rounded(uniform)}
+                for column in unique(rows, "column")
             ]
         chart = heatmaps.share_by_arm(rows, title="Share of attention on the first token")
         return [Figure(f"{part.name}-first-token-share", chart, "Mean over seeds.")]
@@ -116,25 +111,16 @@ def _add_shares(
     return []
 
 
-def _cells(
-    name: str, share: Sequence[Sequence[float | None]], run: RunRecord
-) -> list[dict[str, Any]]:
+def _cells(name: str, share: Sequence[Sequence[float | None]], run: RunRecord) -> Rows:
     """Cells of a heatmap; a model may have attention in some of its layers only."""
     layers = run.analysis.get("attention_layers")
     if not isinstance(layers, list) or len(layers) != len(share):
-        layers = list(range(len(share)))
-    return [
-        {
-            "label": name,
-            "layer": layer,
-            "head": head,
-            "column": f"layer {layer}, head {head}",
-            "value": rounded(value),
-        }
-        for layer, row in zip(layers, share, strict=True)
-        for head, value in enumerate(row)
-        if value is not None
-    ]
+        layers = range(len(share))
+    cells = head_cells(name, layers, share)
+    for cell in cells:
+        cell["column"] = f"layer {cell['layer']}, head {cell['head']}"
+        cell["value"] = cell.pop("value")  # stays the last
+    return cells
 
 
 def _note_left_out(page: Page, panels: Mapping[str, Any]) -> None:
@@ -152,15 +138,8 @@ def _mark_figures(
         for mark, matrix in mapping(run.analysis.get("first_token_share_by_mark")).items():
             value = mean_share(average([matrix]))
             if value is not None:
-                rows.append(
-                    {
-                        "arm": run.arm,
-                        "label": run.label,
-                        "seed": run.seed,
-                        "mark": mark.replace("_", "-"),
-                        "value": rounded(value),
-                    }
-                )
+                name = mark.replace("_", "-")
+                rows.append({**who(run), "mark": name, "value": rounded(value)})
     if not rows:
         return []
     uniform = uniform_share(runs)
@@ -169,7 +148,7 @@ def _mark_figures(
         palette,
         title="First-token share by kind of query",
         x_title="share of attention",
-        x_domain=(0.0, share_top([row["value"] for row in rows], uniform)),
+        x_domain=share_domain(rows, uniform),
         reference=uniform,
     )
     caption = "One point a seed, mean over layers and heads."
@@ -181,12 +160,11 @@ def _mark_figures(
     return [Figure(f"{part.name}-first-token-share-by-mark", chart, caption)]
 
 
-def one_seed(figures: Sequence[Figure], seeds: Sequence[int | None]) -> tuple[list[Figure], str]:
-    """A sentence that names the seed all figures show, or captions where they differ."""
-    if len(set(seeds)) == 1:
-        return list(figures), f"Seed {seeds[0]} of each arm."
-    pairs = zip(figures, seeds, strict=True)
-    return [replace(figure, caption=f"Seed {seed}.") for figure, seed in pairs], ""
+def one_seed(runs: Sequence[RunRecord]) -> tuple[list[str], str]:
+    """Captions that name each run's seed; where all have one seed, a sentence that says so."""
+    if len({run.seed for run in runs}) == 1:
+        return [""] * len(runs), f"Seed {runs[0].seed} of each arm."
+    return [f"Seed {run.seed}." for run in runs], ""
 
 
 def _with_maps(runs: Sequence[RunRecord]) -> RunRecord | None:
@@ -195,28 +173,3 @@ def _with_maps(runs: Sequence[RunRecord]) -> RunRecord | None:
         if drawn.get("tokens") and drawn.get("maps"):
             return run
     return None
-
-
-def _add_maps(page: Page, part: StudyPart, maps: Mapping[str, RunRecord]) -> None:
-    figures, seeds, layers, heads = [], [], set(), set()
-    for name, run in list(maps.items())[:MOST_PANELS]:
-        drawn = run.analysis["attention_maps"]
-        entries = drawn["maps"][: heatmaps.MAX_MAPS]
-        layers |= {entry["layer"] for entry in entries}
-        heads |= {entry["head"] for entry in entries}
-        chart = heatmaps.attention_map(drawn["tokens"], entries, title=name)
-        seeds.append(run.seed)
-        figures.append(Figure(f"{part.name}-attention-map-{name}", chart, width=320))
-    figures, which = one_seed(figures, seeds)
-    controls = [
-        Control("layer", "Layer", [(layer, str(layer)) for layer in sorted(layers)]),
-        Control("head", "Head", [(head, str(head)) for head in sorted(heads)]),
-        Control("first", "First column", [("show", "shown"), ("hide", "hidden, colours rescaled")]),
-    ]
-    page.text(
-        "Rows are queries, columns keys, on a fixed scale from 0 to 1. Without the first column "
-        "each map takes a scale of its own, up to its largest remaining value: compare patterns "
-        f"then, not colours. {which}"
-    )
-    page.charts(figures, controls, min_width=310)
-    _note_left_out(page, maps)

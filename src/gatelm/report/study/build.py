@@ -30,13 +30,7 @@ def build_report(study_root: Path) -> Path:
         ConfigError: there are no readable results in `study_root`.
         OSError: the folder cannot be written; an existing report is then untouched.
     """
-    root = Path(study_root)
-    page = study_page(read_study(root))
-    content = page.html().encode()
-    figures.write(page.figures, root / "figures")
-    path = root / "report.html"
-    figures.replace(path, content)
-    return path
+    return figures.write_page(study_page(read_study(study_root)), study_root)
 
 
 def study_page(study: Study) -> Page:
@@ -45,8 +39,7 @@ def study_page(study: Study) -> Page:
         (arm for part in study.parts for arm in part.arms),
         (part.baseline for part in study.parts if part.baseline),
     )
-    summary = str(study.results.get("summary") or "").strip()
-    lead = f"{summary} {status(study)}.".strip()
+    lead = f"{study.results.summary.strip()} {status(study)}.".strip()
     page = Page(study.title, lead, f"Written by gatelm {gatelm.__version__}.")
     page.section("Verdict")
     if not study.parts:

@@ -8,8 +8,8 @@ from gatelm.analysis.metrics.registry import CAUSAL_STEMS, FORCED_GATES, causal_
 from gatelm.report.charts.theme import Palette
 from gatelm.report.load import FINISHED, StudyPart
 from gatelm.report.metrics import describe
-from gatelm.report.numbers import common_decimals, decimals_for, fixed, is_number
 from gatelm.report.page import Column, Page, swatch
+from gatelm.study.results.numbers import common_decimals, decimals_for, fixed, is_number, mean
 
 CAUSAL_METRICS = tuple(causal_name(stem, how) for stem in CAUSAL_STEMS for how in FORCED_GATES)
 
@@ -43,7 +43,7 @@ def causal_table(part: StudyPart) -> CausalTable | None:
     values: list[list[list[float]]] = []
     for label, runs in part.groups().items():
         done = [run for run in runs if run.status == FINISHED]
-        found = [[float(r.metrics[m]) for r in done if is_number(r.metrics.get(m))] for m in names]
+        found = [[float(v) for r in done if is_number(v := r.metrics.get(m))] for m in names]
         if any(found):
             arms.append((runs[0].arm, label))
             values.append(found)
@@ -61,12 +61,12 @@ def causal_table(part: StudyPart) -> CausalTable | None:
 
 def _cells(seeds: list[list[float]]) -> list[str]:
     """`mean (lowest to highest)` of each arm's seeds, with the same decimals."""
-    means = [sum(values) / len(values) if values else None for values in seeds]
+    means = [mean(values) for values in seeds]
     wanted = common_decimals(decimals_for(None, m, 3) for m in means if m is not None)
     places = min(wanted, MOST_DECIMALS)
     out = []
-    for mean, values in zip(means, seeds, strict=True):
-        text = fixed(mean, places, sign=True)
+    for middle, values in zip(means, seeds, strict=True):
+        text = fixed(middle, places, sign=True)
         if len(values) > 1:
             low, high = (fixed(v, places, sign=True) for v in (min(values), max(values)))
             text += f" ({low} to {high})"

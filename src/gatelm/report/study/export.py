@@ -9,38 +9,41 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from gatelm.analysis.metrics.registry import split_mark
 from gatelm.config.base import ConfigError
+from gatelm.io.files import write_text
 from gatelm.report import markdown
 from gatelm.report.charts import figures, intervals
 from gatelm.report.charts.theme import Palette
-from gatelm.report.load import FINISHED, Study, StudyPart, label, read_study
+from gatelm.report.load import FINISHED, Study, StudyPart, read_study
 from gatelm.report.metrics import describe
-from gatelm.report.numbers import (
+from gatelm.report.page import Figure, slug
+from gatelm.report.study.causal import CAUSAL_METRICS, HOW, causal_table
+from gatelm.report.study.claims import claims_markdown
+from gatelm.report.study.longer import longer_figures
+from gatelm.report.study.outcome import outcome_figures
+from gatelm.report.study.sentences import common_places, method, status, unfinished
+from gatelm.study.claims.check import check
+from gatelm.study.claims.registry import load_registry
+from gatelm.study.planning.derived import uniform_name
+from gatelm.study.results.collect import to_csv
+from gatelm.study.results.numbers import (
     MISSING,
     common_decimals,
     count,
     decimals_for,
     duration,
     fixed,
+    half_width,
     interval,
     is_number,
+    p_text,
     percent,
     rounded,
     short,
 )
-from gatelm.report.page import Figure, slug
-from gatelm.report.study.causal import CAUSAL_METRICS, HOW, causal_table
-from gatelm.report.study.claims import claims_markdown
-from gatelm.report.study.longer import longer_figures
-from gatelm.report.study.outcome import outcome_figures
-from gatelm.report.study.sentences import method, status, unfinished
-from gatelm.study.claims.check import check
-from gatelm.study.claims.registry import load_registry
-from gatelm.study.results.collect import to_csv
-from gatelm.study.running.folder import typed_command
+from gatelm.study.results.schema import ComparisonEntry, StudyResults, SummaryEntry
 
 MOST_SVG_BYTES = 60_000
 MOST_FIGURES = 4
@@ -77,11 +80,11 @@ def export_study(root: Path, folder: Path) -> list[Path]:
     text = "\n\n".join(block for block in _blocks(study, reading, drawn) if block) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
     written = [readme, folder / "results.csv"]
-    figures.replace(readme, text.encode())
-    figures.replace(written[1], to_csv(study.results).encode())
+    write_text(readme, text)
+    write_text(written[1], to_csv(study.results))
     for name, svg in (drawing for drawings in drawn.values() for _, *drawing in drawings):
         written.append(folder / f"{name}.svg")
-        figures.replace(written[-1], svg.encode())
+        write_text(written[-1], svg)
     for old in re.findall(r"\]\(([\w.+-]+\.svg)\)", before):
         if folder / old not in written:
             (folder / old).unlink(missing_ok=True)
@@ -113,14 +116,14 @@ def _along_axis(part: StudyPart, palette: Palette) -> list[Figure]:
         metric = describe(name)
         rows = [
             {
-                "arm": s["arm"],
-                "x": s["axes"][path],
-                "n": s.get("n"),
-                **{key: rounded(s.get(key), 6) for key in ("mean", "low", "high")},
+                "arm": s.arm,
+                "x": s.axes[path],
+                "n": s.n,
+                **{key: rounded(getattr(s, key), 6) for key in ("mean", "low", "high")},
             }
-            for s in part.summaries
+            for s in part.summaries_of(name)
             # a metric over the whole axis, such as learning-rate sensitivity, has no place on it
-            if s.get("metric") == name and is_number(s.get("mean")) and path in s["axes"]
+            if path in s.axes
         ]
         if rows:
             last = path.rpartition(".")[2]
@@ -134,14 +137,13 @@ def _along_axis(part: StudyPart, palette: Palette) -> list[Figure]:
 def _blocks(
     study: Study, reading: str, drawn: Mapping[str, Sequence[tuple[Figure, str, str]]]
 ) -> Iterator[str]:
-    results = study.results
     yield f"# {study.title}"
-    yield f"{str(results.get('summary') or '').strip()} {status(study)}.".strip()
+    yield f"{study.results.summary.strip()} {status(study)}.".strip()
     yield reading
     for part in study.parts:
         yield f"## {part.title}"
         yield from _part(part, [f"![{f.title}]({name}.svg)" for f, name, _ in drawn[part.name]])
-    findings = check(load_registry(), [results])
+    findings = check(load_registry(), [study.results])
     if findings:
         yield "## Published statements"
         yield claims_markdown(findings)
@@ -150,10 +152,9 @@ def _blocks(
 
 def _part(part: StudyPart, pictures: Sequence[str]) -> Iterator[str]:
     """The question and its answer in pictures and primary metrics; the other metrics folded."""
-    yield str(part.spec.get("question") or "")
-    published = [str(claim) for claim in part.spec.get("claims") or ()]
-    yield "\n".join(f"- Published: {markdown.cell(claim)}" for claim in published)
-    yield str(part.spec.get("note") or "")
+    yield part.spec.question
+    yield "\n".join(f"- Published: {markdown.cell(claim)}" for claim in part.spec.claims)
+    yield part.spec.note
     yield "\n".join(f"- {line}" for line in unfinished(part))
     yield from pictures
     yield _arms(part)
@@ -179,7 +180,7 @@ def _arms(part: StudyPart) -> str:
     groups = part.groups()
     over_axis = _labels_over_axis(part)
     metrics = [name for name in part.metrics if not _causal(name) and name not in over_axis]
-    confidence = percent(part.spec.get("confidence"))
+    confidence = percent(part.spec.confidence)
     caption = f"Means over finished seeds, in brackets the {confidence} interval of the mean."
     caption += "".join(_uniform(part, metric) for metric in metrics)
     seeds = [
@@ -189,8 +190,8 @@ def _arms(part: StudyPart) -> str:
         ["arm", *groups],
         ["seeds", *seeds],
         *([describe(metric).axis, *_means(part, metric, list(groups))] for metric in metrics),
-        ["parameters", *(count(runs[0].record.get("parameters")) for runs in groups.values())],
-        ["in gates", *(count(runs[0].record.get("gate_parameters")) for runs in groups.values())],
+        ["parameters", *(count(runs[0].parameters) for runs in groups.values())],
+        ["in gates", *(count(runs[0].gate_parameters) for runs in groups.values())],
     ]
     if len(metrics) <= len(groups):
         lines = list(zip(*lines, strict=True))
@@ -212,8 +213,7 @@ def _labels_over_axis(part: StudyPart) -> dict[str, list[str]]:
     settings = part.groups().keys()
     out: dict[str, list[str]] = {}
     for metric in part.metrics:
-        found = [s for s in part.summaries if s.get("metric") == metric]
-        labels = [label(str(s.get("arm")), s.get("axes") or {}) for s in found]
+        labels = [s.label for s in part.summaries if s.metric == metric]
         if labels and not settings & set(labels):
             out[metric] = labels
     return out
@@ -221,52 +221,43 @@ def _labels_over_axis(part: StudyPart) -> dict[str, list[str]]:
 
 def _uniform(part: StudyPart, metric: str) -> str:
     """What a first-token share is to be read beside."""
-    stem, mark = split_mark(metric)
-    if stem != "first_token_share":
+    name = uniform_name(metric)
+    if name is None:
         return ""
-    name = "first_token_share_uniform" + (f"_{mark}" if mark else "")
     values = {short(run.metrics.get(name)) for run in part.finished()} - {MISSING}
     label = describe(metric).label
     return f" {label} under uniform attention: {' / '.join(sorted(values))}." if values else ""
 
 
 def _means(part: StudyPart, metric: str, labels: Sequence[str]) -> list[str]:
-    found = {
-        label(str(s.get("arm")), s.get("axes") or {}): s
-        for s in part.summaries
-        if s.get("metric") == metric and is_number(s.get("mean"))
-    }
+    found = {s.label: s for s in part.summaries_of(metric)}
     places = common_decimals(
-        decimals_for(_half_width(s), float(s["mean"]), 4) for s in found.values()
+        decimals_for(half_width(s.low, s.high), s.mean, 4)
+        for s in found.values()
+        if s.mean is not None
     )
     return [_mean(found.get(name), places) for name in labels]
 
 
-def _mean(summary: Mapping[str, Any] | None, places: int) -> str:
+def _mean(summary: SummaryEntry | None, places: int) -> str:
     if summary is None:
         return MISSING
-    ends = interval(summary.get("low"), summary.get("high"), places)
-    return fixed(summary["mean"], places) + (f" [{ends}]" if ends != MISSING else "")
-
-
-def _half_width(entry: Mapping[str, Any]) -> float | None:
-    low, high = entry.get("low"), entry.get("high")
-    return (high - low) / 2 if is_number(low) and is_number(high) else None  # type: ignore[operator]
+    ends = interval(summary.low, summary.high, places)
+    return fixed(summary.mean, places) + (f" [{ends}]" if ends != MISSING else "")
 
 
 def _comparisons(part: StudyPart, name: str) -> str:
     """Each arm minus the baseline in one metric, with what a null would have missed."""
-    compared = [c for c in part.comparisons if c.get("metric") == name]
-    known = [c for c in compared if is_number(c.get("difference"))]
-    places = common_decimals(decimals_for(_half_width(c), float(c["difference"])) for c in known)
+    compared = part.comparisons_of(name)
+    places = common_places(compared)
     rows = [
         [
-            label(str(c.get("arm")), c.get("axes") or {}),
-            fixed(c.get("difference"), places, sign=True),
-            interval(c.get("low"), c.get("high"), places, sign=True),
-            str(c.get("n")),
-            _p(c.get("p_corrected")),
-            f"{c.get('verdict')}{_diverged(c)}",
+            c.label,
+            fixed(c.difference, places, sign=True),
+            interval(c.low, c.high, places, sign=True),
+            str(c.n),
+            MISSING if c.p_corrected is None else p_text(c.p_corrected),
+            f"{c.verdict}{_diverged(c)}",
             _detectable(c),
         ]
         for c in compared
@@ -280,28 +271,16 @@ def _comparisons(part: StudyPart, name: str) -> str:
     return f"{title}\n\n{markdown.table(head, rows, ['left'])}"
 
 
-def _detectable(comparison: Mapping[str, Any]) -> str:
-    size = comparison.get("minimum_detectable")
-    if comparison.get("verdict") != "no difference" or not is_number(size):
+def _detectable(comparison: ComparisonEntry) -> str:
+    size = comparison.minimum_detectable
+    if comparison.verdict != "no difference" or size is None:
         return ""
     return short(size, 2) if size else "equal in every seed"
 
 
-def _p(value: Any) -> str:
-    if not is_number(value):
-        return MISSING
-    return "<0.0001" if value < 1e-4 else f"{value:.2g}"
-
-
-def _diverged(comparison: Mapping[str, Any]) -> str:
-    lost = [
-        f"{number} {who}"
-        for who, number in (
-            ("of the arm", comparison.get("diverged")),
-            ("of the baseline", comparison.get("baseline_diverged")),
-        )
-        if number
-    ]
+def _diverged(c: ComparisonEntry) -> str:
+    sides = (("of the arm", c.diverged), ("of the baseline", c.baseline_diverged))
+    lost = [f"{number} {who}" for who, number in sides if number]
     return f" (diverged: {', '.join(lost)})" if lost else ""
 
 
@@ -324,23 +303,20 @@ def _record(study: Study) -> Iterator[str]:
     yield markdown.folded("What each measure is", [definitions])
     yield "## Run it again"
     yield markdown.code("\n".join(commands(results)))
-    size = results.get("size")
-    seconds = [run.record.get("seconds") for run in study.runs]
-    total = duration(sum(float(s) for s in seconds if is_number(s)))  # type: ignore[arg-type]
-    versions = results.get("versions") or {}
+    total = duration(sum(float(run.seconds or 0) for run in study.runs))
     facts = [
-        f"size {size}" if size else "the size as written",
+        f"size {results.size}" if results.size else "the size as written",
         f"{total} of training over all runs",
-        ", ".join(f"{name} {text}" for name, text in versions.items()),
+        ", ".join(f"{name} {text}" for name, text in results.versions.items()),
     ]
     yield f"Measured with {'; '.join(fact for fact in facts if fact)}."
 
 
-def commands(results: Mapping[str, Any]) -> list[str]:
+def commands(results: StudyResults) -> list[str]:
     """What was typed, and what wrote the export; folders are left to the reader."""
-    folder = f"runs/{results.get('study') or 'NAME'}"
+    folder = f"runs/{results.study or 'NAME'}"
     return [
-        typed_command(results),
+        results.typed_command(),
         f"gatelm study claims {folder}",
         f"gatelm study export {folder} DEST",
     ]

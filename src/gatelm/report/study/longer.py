@@ -9,8 +9,8 @@ from gatelm.report.charts import intervals
 from gatelm.report.charts.theme import Palette
 from gatelm.report.load import StudyPart
 from gatelm.report.metrics import describe
-from gatelm.report.numbers import is_number, rounded
 from gatelm.report.page import Figure
+from gatelm.study.results.numbers import is_number, rounded
 from gatelm.study.results.statistics import mean_interval
 
 STEMS = ("accuracy_recall", *DERIVED)
@@ -51,8 +51,7 @@ def _means(part: StudyPart, name: LongerName) -> list[dict[str, Any]]:
     rows = []
     for arm in part.arms:
         values = [run.metrics.get(str(name)) for run in part.finished() if run.arm == arm]
-        numbers = [float(value) for value in values if value is not None and is_number(value)]
-        found = mean_interval(numbers, float(part.spec.get("confidence") or 0.95))
+        found = mean_interval([v for v in values if is_number(v)], part.spec.confidence)
         if found.mean is not None:
             ends = {key: rounded(getattr(found, key), 6) for key in ("mean", "low", "high")}
             rows.append({"arm": arm, "x": name.factor, "n": found.n, **ends})

@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Sequence
 
-from gatelm.analysis.metrics.registry import split_mark
 from gatelm.report.charts import intervals
 from gatelm.report.charts.theme import Palette
-from gatelm.report.load import FINISHED, RunRecord, StudyPart, label, setting
+from gatelm.report.load import FINISHED, RunRecord, StudyPart
 from gatelm.report.metrics import Described, describe
-from gatelm.report.numbers import (
+from gatelm.report.page import Column, Figure, Html, Page, badge, join, swatch, swatched
+from gatelm.report.study.sentences import Verdict, progress, unfinished, verdict, verdicts
+from gatelm.study.planning.derived import uniform_name
+from gatelm.study.results.numbers import (
+    MISSING,
     common_decimals,
     count,
     decimals_for,
     fixed,
+    half_width,
     interval,
     is_number,
+    mean,
     percent,
     rounded,
     short,
 )
-from gatelm.report.page import Column, Figure, Html, Page, badge, join, swatch, swatched
-from gatelm.report.study.sentences import Verdict, progress, unfinished, verdict, verdicts
+from gatelm.study.results.schema import SummaryEntry
 
 MOST_SENTENCES = 12
 MOST_SETTINGS = 12
@@ -33,13 +35,12 @@ MOST_SETTINGS = 12
 def add_verdict(page: Page, part: StudyPart, palette: Palette) -> None:
     """The question, the claims it speaks to, and a sentence for each primary comparison."""
     page.section(part.title, level=3)
-    question = str(part.spec.get("question") or "")
-    if question:
-        page.text(join(Html("<strong>Question.</strong> "), question))
-    for claim in part.spec.get("claims") or ():
-        page.note(join(Html("<strong>Published claim.</strong> "), _claim(claim)), "claim")
-    if part.spec.get("note"):
-        page.note(str(part.spec["note"]))
+    if part.spec.question:
+        page.text(join(Html("<strong>Question.</strong> "), part.spec.question))
+    for claim in part.spec.claims:
+        page.note(join(Html("<strong>Published claim.</strong> "), claim), "claim")
+    if part.spec.note:
+        page.note(part.spec.note)
     missing = unfinished(part)
     if missing:
         page.note(f"This part is not complete: {progress(part.runs)}.", "warning")
@@ -49,12 +50,6 @@ def add_verdict(page: Page, part: StudyPart, palette: Palette) -> None:
         page.text("There is no comparison to report in this part.")
     for metric, sentences in said.items():
         _add_sentences(page, describe(metric), sentences, palette)
-
-
-def _claim(claim: Any) -> str:
-    if isinstance(claim, Mapping):
-        return " ".join(str(value) for value in claim.values())
-    return str(claim)
 
 
 def _add_sentences(
@@ -90,9 +85,7 @@ def add_arms(page: Page, part: StudyPart, palette: Palette) -> None:
         page.note("No run of this part has been recorded yet.", "warning")
         return
     metrics = [describe(name) for name in part.metrics]
-    table = {
-        (label(str(s.get("arm")), s.get("axes") or {}), s.get("metric")): s for s in part.summaries
-    }
+    table = {(s.label, s.metric): s for s in part.summaries}
     columns = [
         Column("Arm"),
         Column("Seeds", "right", "finished runs of those planned"),
@@ -109,60 +102,47 @@ def add_arms(page: Page, part: StudyPart, palette: Palette) -> None:
             f"{sum(run.status == FINISHED for run in runs)} of {len(runs)}",
             *(column[i] for column in cells),
             join(
-                _same(runs, "parameters"),
+                _same(run.parameters for run in runs),
                 Html("<small>"),
-                _same(runs, "gate_parameters"),
+                _same(run.gate_parameters for run in runs),
                 Html(" in gates</small>"),
             ),
         ]
         for i, (name, runs) in enumerate(groups.items())
     ]
-    confidence = part.spec.get("confidence")
-    spread = f", {percent(confidence)} interval below" if is_number(confidence) else ""
-    page.table(columns, rows, f"Means over finished seeds{spread}.")
+    spread = f"{percent(part.spec.confidence)} interval below"
+    page.table(columns, rows, f"Means over finished seeds, {spread}.")
 
 
-@dataclass(frozen=True)
-class _Cell:
-    """A mean, with an interval where there is one."""
-
-    mean: float | None
-    low: float | None
-    high: float | None
-
-    def places(self) -> int | None:
-        if self.mean is None:
-            return None
-        spread = None if self.low is None or self.high is None else (self.high - self.low) / 2
-        return decimals_for(spread, self.mean, 4)
-
-    def html(self, places: int) -> Html:
-        below = interval(self.low, self.high, places)
-        small = f"<small>{below}</small>" if self.low is not None else ""
-        return Html(f"{fixed(self.mean, places)}{small}")
+Cell = tuple[float | None, float | None, float | None]
+"""A mean and the ends of its interval, where there are any."""
 
 
-def _column(cells: Sequence[_Cell]) -> list[Html]:
+def _column(cells: Sequence[Cell]) -> list[Html]:
     """Cells of one metric with the same decimals, so that they can be read down the column."""
-    places = common_decimals(cell.places() for cell in cells)
-    return [cell.html(places) for cell in cells]
+    places = common_decimals(
+        decimals_for(half_width(low, high), middle, 4)
+        for middle, low, high in cells
+        if middle is not None
+    )
+    out = []
+    for middle, low, high in cells:
+        small = "" if low is None else f"<small>{interval(low, high, places)}</small>"
+        out.append(Html(f"{fixed(middle, places)}{small}"))
+    return out
 
 
-def _cell(summary: Mapping[str, Any] | None, runs: Sequence[RunRecord], metric: str) -> _Cell:
+def _cell(summary: SummaryEntry | None, runs: Sequence[RunRecord], metric: str) -> Cell:
     """From the study's summary, or without one the bare mean of the finished runs."""
-    if summary is not None and is_number(summary.get("mean")):
-        low, high = summary.get("low"), summary.get("high")
-        if is_number(low) and is_number(high):
-            return _Cell(summary["mean"], low, high)
-        return _Cell(summary["mean"], None, None)
-    done = [run.metrics.get(metric) for run in runs if run.status == FINISHED]
-    values = [float(value) for value in done if is_number(value)]  # type: ignore[arg-type]
-    return _Cell(sum(values) / len(values) if values else None, None, None)
+    if summary is not None and summary.mean is not None:
+        return summary.mean, summary.low, summary.high
+    return mean(run.metrics.get(metric) for run in runs if run.status == FINISHED), None, None
 
 
-def _same(runs: Sequence[RunRecord], key: str) -> str:
-    values = {run.record.get(key) for run in runs if is_number(run.record.get(key))}
-    return " / ".join(count(value) for value in sorted(values)) or fixed(None, 0)  # type: ignore[type-var]
+def _same(counts: Iterable[int | None]) -> str:
+    """The count of all runs, or the different ones."""
+    known = {number for number in counts if number is not None}
+    return " / ".join(count(number) for number in sorted(known)) or MISSING
 
 
 def outcome_figures(part: StudyPart, palette: Palette) -> list[Figure]:
@@ -170,7 +150,7 @@ def outcome_figures(part: StudyPart, palette: Palette) -> list[Figure]:
     out = []
     for name in part.primary_metrics:
         values = [run.metrics.get(name) for run in part.finished()]
-        known = [float(v) for v in values if is_number(v)]  # type: ignore[arg-type]
+        known = [float(v) for v in values if is_number(v)]
         places = part.settings()
         for place in places[:MOST_SETTINGS] if known else ():
             shared = (min(known), max(known)) if len(places) > 1 else None
@@ -187,21 +167,19 @@ def _seeds_figures(
         {"arm": r.arm, "label": r.arm, "seed": r.seed, "value": rounded(r.metrics[name], 6)}
         for runs in part.groups().values()
         for r in runs
-        if setting(r.axes) == place and r.status == FINISHED and is_number(r.metrics.get(name))
+        if r.setting == place and r.status == FINISHED and is_number(r.metrics.get(name))
     ]
     if not seeds:
         return []
     means = [
         {
-            "arm": s["arm"],
-            "label": s["arm"],
-            "n": s.get("n"),
-            **{key: rounded(s.get(key), 6) for key in ("mean", "low", "high")},
+            "arm": s.arm,
+            "label": s.arm,
+            "n": s.n,
+            **{key: rounded(getattr(s, key), 6) for key in ("mean", "low", "high")},
         }
-        for s in part.summaries
-        if s.get("metric") == name
-        and setting(s.get("axes") or {}) == place
-        and is_number(s.get("mean"))
+        for s in part.summaries_of(name)
+        if s.setting == place
     ]
     uniform = _uniform(part, name)
     chart = intervals.seeds_and_means(
@@ -224,16 +202,14 @@ def _difference_figures(part: StudyPart, name: str, place: str, palette: Palette
     order = {arm: i for i, arm in enumerate(part.arms)}
     rows = [
         {
-            "arm": c["arm"],
-            "label": c["arm"],
-            "n": c.get("n"),
+            "arm": c.arm,
+            "label": c.arm,
+            "n": c.n,
             "outcome": verdict(c).outcome,
-            **{key: rounded(c.get(key), 6) for key in ("difference", "low", "high")},
+            **{key: rounded(getattr(c, key), 6) for key in ("difference", "low", "high")},
         }
-        for c in part.comparisons
-        if c.get("metric") == name
-        and setting(c.get("axes") or {}) == place
-        and is_number(c.get("difference"))
+        for c in part.comparisons_of(name)
+        if c.setting == place and c.difference is not None
     ]
     if not rows:
         return []
@@ -250,9 +226,6 @@ def _difference_figures(part: StudyPart, name: str, place: str, palette: Palette
 
 def _uniform(part: StudyPart, metric: str) -> float | None:
     """The uniform-attention value beside a first-token share, of the same queries."""
-    stem, mark = split_mark(metric)
-    if stem != "first_token_share":
-        return None
-    name = "first_token_share_uniform" + (f"_{mark}" if mark else "")
-    values = [run.metrics.get(name) for run in part.finished()]
-    return next((float(v) for v in values if is_number(v)), None)  # type: ignore[arg-type]
+    name = uniform_name(metric)
+    values = [run.metrics.get(name) for run in part.finished()] if name else ()
+    return next((float(v) for v in values if is_number(v)), None)

@@ -9,8 +9,8 @@ import yaml
 from gatelm.report.charts.theme import Palette
 from gatelm.report.load import RunRecord, Study, StudyPart
 from gatelm.report.metrics import describe
-from gatelm.report.numbers import MISSING, column, count, duration
 from gatelm.report.page import Column, Html, Page, badge, join, swatch
+from gatelm.study.results.numbers import MISSING, column, count, duration
 
 DRAWN = ("first_token_share", "max_activation", "norm_ratio", "gate_mean")
 """Metrics that the charts show whether or not a part names them."""
@@ -31,7 +31,7 @@ def add_runs(page: Page, study: Study, palette: Palette) -> None:
             values = column(run.metrics.get(m.name) for run in runs)
             fields.append((Column(m.axis, "right", m.definition), values))
         fields += [
-            (Column("Time", "right"), [duration(run.record.get("seconds")) for run in runs]),
+            (Column("Time", "right"), [duration(run.seconds) for run in runs]),
             (Column("Config hash"), [_hash(run) for run in runs]),
         ]
         remarks = [_remarks(run) for run in runs]
@@ -49,8 +49,7 @@ def _hash(run: RunRecord) -> Html:
 def _remarks(run: RunRecord) -> str:
     events = [f"{e.get('what')} at step {e.get('step')}" for e in run.events[:3]]
     more = [f"{len(run.events) - 3} more events"] if len(run.events) > 3 else []
-    error = str(run.record.get("error") or "")
-    return "; ".join([*filter(None, [error]), *run.problems, *events, *more])
+    return "; ".join([*filter(None, [run.error]), *run.problems, *events, *more])
 
 
 def add_definitions(page: Page, study: Study) -> None:
@@ -73,12 +72,12 @@ def add_definitions(page: Page, study: Study) -> None:
 def add_repeat(page: Page, study: Study) -> None:
     """Command, versions and resolved configs."""
     page.section("How to repeat this")
-    command = study.results.get("command")
-    if command:
-        page.code(" ".join(command) if isinstance(command, list) else str(command))
-    versions = dict(study.results.get("versions") or {})
-    if study.results.get("gatelm_version"):
-        versions = {"gatelm": study.results["gatelm_version"], **versions}
+    results = study.results
+    if results.command:
+        page.code(results.command)
+    versions = results.versions
+    if results.gatelm_version:
+        versions = {"gatelm": results.gatelm_version, **versions}
     if versions:
         page.text("Computed with: " + ", ".join(f"{k} {v}" for k, v in versions.items()) + ".")
     page.text(
@@ -90,7 +89,7 @@ def add_repeat(page: Page, study: Study) -> None:
 
 
 def _add_configs(page: Page, part: StudyPart) -> None:
-    base, overrides = part.spec.get("base_config"), part.spec.get("arm_overrides")
+    base, overrides = part.spec.base_config, part.spec.arm_overrides
     if base:
         page.details(f"{part.title}: base config", _yaml(base))
     if overrides:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from gatelm.report.load import FINISHED, RunRecord, Study, StudyPart, label
+from gatelm.report.load import FINISHED, RunRecord, Study, StudyPart
 from gatelm.report.metrics import describe
-from gatelm.report.numbers import (
+from gatelm.study.results.numbers import (
     MINUS,
     common_decimals,
     decimals_for,
     fixed,
+    half_width,
     interval,
     is_number,
     percent,
 )
+from gatelm.study.results.schema import ComparisonEntry
 
 Outcome = Literal["better", "worse", "higher", "lower", "no difference", "undecided"]
 
@@ -33,102 +35,81 @@ class Verdict:
     sentence: str
 
 
-def verdict(comparison: Mapping[str, Any], places: int | None = None) -> Verdict:
-    """The sentence of one entry of results.json's `comparisons`, its numbers to `places` decimals.
+def verdict(comparison: ComparisonEntry, places: int | None = None) -> Verdict:
+    """The sentence of one comparison, its numbers to `places` decimals.
 
     None chooses the decimals from this comparison alone.
     """
     if places is None:
         places = common_places([comparison])
-    who = label(str(comparison.get("arm")), comparison.get("axes") or {})
-    baseline = str(comparison.get("baseline"))
-    metric = describe(str(comparison.get("metric")))
-    outcome = _outcome(str(comparison.get("verdict")), comparison, metric.better)
-    numbers = _numbers(comparison, who, baseline, places)
+    c, who = comparison, comparison.label
+    outcome = _outcome(c, describe(c.metric).better)
+    numbers = _numbers(c, places)
     if outcome == "undecided":
-        word = str(comparison.get("verdict"))
-        sentence = f"{who} against {baseline}: not decided ({word}). {numbers}{_lost(comparison)}"
+        sentence = f"{who} against {c.baseline}: not decided ({c.verdict}). {numbers}{_lost(c)}"
     elif outcome == "no difference":
-        sentence = f"{who}: no difference from {baseline}. {numbers}"
-        sentence += _correction(comparison) + _detectable(comparison)
+        sentence = f"{who}: no difference from {c.baseline}. {numbers}"
+        sentence += _correction(c) + _detectable(c)
     elif outcome in ("better", "worse"):
-        direction = "lower" if _difference(comparison) < 0 else "higher"
-        sentence = f"{who} is {outcome} ({direction}) than {baseline}. {numbers}"
+        sentence = f"{who} is {outcome} ({c.verdict}) than {c.baseline}. {numbers}"
     else:
-        sentence = f"{who} is {outcome} than {baseline}. {numbers}"
-    return Verdict(str(comparison.get("arm")), who, metric.name, outcome, sentence)
+        sentence = f"{who} is {outcome} than {c.baseline}. {numbers}"
+    return Verdict(c.arm, who, c.metric, outcome, sentence)
 
 
-def _difference(comparison: Mapping[str, Any]) -> float:
-    value = comparison.get("difference")
-    return float(value) if is_number(value) and value is not None else float("nan")
-
-
-def _has_interval(comparison: Mapping[str, Any]) -> bool:
-    return is_number(comparison.get("low")) and is_number(comparison.get("high"))
-
-
-def _outcome(word: str, comparison: Mapping[str, Any], better: str | None) -> Outcome:
+def _outcome(comparison: ComparisonEntry, better: str | None) -> Outcome:
+    word = comparison.verdict
     if word == "no difference":
         return "no difference"
-    if word in ("higher", "lower") and is_number(comparison.get("difference")):
-        if better is None:
-            return word  # type: ignore[return-value]
-        return "better" if word == better else "worse"
-    return "undecided"
+    if word == "too few seeds" or word == "diverged":
+        return "undecided"
+    if better is None:
+        return word
+    return "better" if word == better else "worse"
 
 
-def common_places(comparisons: Sequence[Mapping[str, Any]]) -> int:
+def common_places(comparisons: Sequence[ComparisonEntry]) -> int:
     """Decimals that suit comparisons shown together: the median of what each would take."""
-    differences = (c for c in comparisons if is_number(c.get("difference")))
-    return common_decimals(decimals_for(_spread(c), float(c["difference"])) for c in differences)
+    return common_decimals(
+        decimals_for(half_width(c.low, c.high), c.difference)
+        for c in comparisons
+        if c.difference is not None
+    )
 
 
-def _spread(comparison: Mapping[str, Any]) -> float | None:
-    if not _has_interval(comparison):
-        return None
-    return (float(comparison["high"]) - float(comparison["low"])) / 2
-
-
-def _numbers(comparison: Mapping[str, Any], who: str, baseline: str, places: int) -> str:
-    difference = comparison.get("difference")
-    count = comparison.get("n")
-    seeds = f"{count} paired seed{'' if count == 1 else 's'}"
-    if not is_number(difference):
+def _numbers(c: ComparisonEntry, places: int) -> str:
+    seeds = f"{c.n} paired seed{'' if c.n == 1 else 's'}"
+    if c.difference is None:
         return f"No finished pair of runs ({seeds})."
-    text = fixed(difference, places, sign=True)
-    if not _has_interval(comparison):
-        return f"Difference ({who} {MINUS} {baseline}) {text}, {seeds}."
-    ends = interval(comparison.get("low"), comparison.get("high"), places, sign=True)
-    return f"Difference {text}, {percent(comparison.get('confidence'))} interval {ends}, {seeds}."
+    text = fixed(c.difference, places, sign=True)
+    if c.low is None:
+        return f"Difference ({c.label} {MINUS} {c.baseline}) {text}, {seeds}."
+    ends = interval(c.low, c.high, places, sign=True)
+    return f"Difference {text}, {percent(c.confidence)} interval {ends}, {seeds}."
 
 
-def _detectable(comparison: Mapping[str, Any]) -> str:
-    size = comparison.get("minimum_detectable")
-    if not is_number(size) or not size:
+def _detectable(comparison: ComparisonEntry) -> str:
+    size = comparison.minimum_detectable
+    if not size:
         return ""
-    text = fixed(size, decimals_for(None, float(size), 2))
+    text = fixed(size, decimals_for(None, size, 2))
     return f" Four in five such studies would have found a true difference of {text}."
 
 
-def _correction(comparison: Mapping[str, Any]) -> str:
+def _correction(c: ComparisonEntry) -> str:
     """Why an interval that excludes zero still reads as no difference."""
-    low, high, p = (comparison.get(key) for key in ("low", "high", "p_corrected"))
-    if not (_has_interval(comparison) and float(low) * float(high) > 0):  # type: ignore[arg-type]
+    if c.low is None or c.high is None or c.low * c.high <= 0:
         return ""
-    family = comparison.get("family_size")
-    shown = f" (p = {fixed(p, 2)})" if is_number(p) else ""
-    return f" The interval excludes zero, but not after correction for {family} comparisons{shown}."
+    shown = "" if c.p_corrected is None else f" (p = {fixed(c.p_corrected, 2)})"
+    family = f"{c.family_size} comparisons{shown}"
+    return f" The interval excludes zero, but not after correction for {family}."
 
 
-def _lost(comparison: Mapping[str, Any]) -> str:
+def _lost(c: ComparisonEntry) -> str:
     counts = [
         f"{count} run{'s' * (count > 1)} of {who} diverged"
-        for who, count in (
-            (str(comparison.get("arm")), comparison.get("diverged")),
-            (str(comparison.get("baseline")), comparison.get("baseline_diverged")),
-        )
-        if isinstance(count, int) and count
+        for who, count in ((c.arm, c.diverged), (c.baseline, c.baseline_diverged))
+        if count
     ]
     return f" {', '.join(counts)}." if counts else ""
 
@@ -136,9 +117,12 @@ def _lost(comparison: Mapping[str, Any]) -> str:
 def verdicts(part: StudyPart, metrics: Sequence[str]) -> dict[str, list[Verdict]]:
     """Sentences of a part by metric, in the order of the arms."""
     order = {arm: i for i, arm in enumerate(part.arms)}
-    rows = sorted(part.comparisons, key=lambda c: order.get(str(c.get("arm")), len(order)))
-    by_metric = {m: [c for c in rows if c.get("metric") == m] for m in metrics}
-    return {m: [verdict(c, common_places(group)) for c in group] for m, group in by_metric.items()}
+    out = {}
+    for metric in metrics:
+        group = part.comparisons_of(metric)
+        group.sort(key=lambda c: order.get(c.arm, len(order)))
+        out[metric] = [verdict(c, common_places(group)) for c in group]
+    return out
 
 
 def status(study: Study) -> str:
@@ -175,16 +159,16 @@ def unfinished(part: StudyPart) -> list[str]:
     return out
 
 
-def method(comparisons: Sequence[Mapping[str, Any]]) -> str:
+def method(comparisons: Sequence[ComparisonEntry]) -> str:
     """How intervals and verdicts were made, and what their number does to them."""
-    kept = [c for c in comparisons if _has_interval(c)]
+    kept = [c for c in comparisons if c.low is not None]
     if not kept:
         return ""
     text = (
         "Differences are arm minus baseline, paired by seed; intervals are Student t intervals of "
         "one comparison each, and error bars show them."
     )
-    if any(is_number(c.get("p_corrected")) for c in kept):
+    if any(c.p_corrected is not None for c in kept):
         text += (
             " Verdicts use p values corrected by Holm's method over all comparisons of the same "
             "metric in the same part; metrics are not corrected for one another."

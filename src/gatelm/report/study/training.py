@@ -7,12 +7,12 @@ from typing import Any
 
 from gatelm.report.charts import profiles
 from gatelm.report.charts.theme import Palette
-from gatelm.report.load import DIVERGED, FINISHED, RunRecord, StudyPart, setting
+from gatelm.report.load import DIVERGED, FINISHED, RunRecord, StudyPart
 from gatelm.report.metrics import describe
-from gatelm.report.numbers import is_number, rounded
 from gatelm.report.page import Figure
-from gatelm.report.study.attention import share_top
+from gatelm.report.sections import share_top, who
 from gatelm.report.study.outcome import MOST_SETTINGS
+from gatelm.study.results.numbers import is_number, rounded
 
 MOST_POINTS = 160
 SMOOTHING = 0.9
@@ -70,7 +70,7 @@ def training_figures(part: StudyPart, palette: Palette) -> list[Figure]:
 
 
 def _validation(part: StudyPart, palette: Palette, place: str) -> list[Figure]:
-    runs = [run for run in part.runs if setting(run.axes) == place]
+    runs = [run for run in part.runs if run.setting == place]
     rows = [row for run in runs for row in _curve(run, run.evals, "val_loss")]
     if not rows:
         return []
@@ -104,7 +104,7 @@ def _health(part: StudyPart, palette: Palette) -> list[Figure]:
         title=f"{metric.label} over training",
         x_title="step",
         y_title=metric.axis,
-        y_domain=(0.0, share_top([row["y"] for row in rows], uniform)),
+        y_domain=(0.0, share_top((row["y"] for row in rows), uniform)),
         reference=uniform,
         points="all",
     )
@@ -122,10 +122,7 @@ def _curve(
     if smoothed:
         values = smooth(values)
     points = thin(list(zip((line["step"] for line in kept), values, strict=True)))
-    rows: list[dict[str, Any]] = [
-        {"arm": run.arm, "label": run.label, "seed": run.seed, "x": x, "y": rounded(y)}
-        for x, y in points
-    ]
+    rows: list[dict[str, Any]] = [{**who(run), "x": x, "y": rounded(y)} for x, y in points]
     if rows and run.status != FINISHED:
         rows[-1]["end"] = run.status
     return rows

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-from gatelm.config.base import ConfigError
 from gatelm.study.claims import predicates
 from gatelm.study.claims.added import added_parameters
 from gatelm.study.claims.data import Point, StudyData, find_arms
@@ -27,11 +24,10 @@ from gatelm.study.claims.registry import (
     ValueTest,
     names,
 )
-from gatelm.study.running.folder import typed_command
+from gatelm.study.results.schema import StudyResults
 
 Names = Callable[[str], Sequence[str]]
 """The names that an arm of the registry may have in a study."""
-
 
 Runs = frozenset[str]
 """The hashes of runs."""
@@ -49,6 +45,7 @@ class Finding:
     commands: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
+        """The finding as `gatelm study claims --json` prints it."""
         return {
             "name": self.name,
             "statement": self.claim.statement,
@@ -62,33 +59,13 @@ class Finding:
         }
 
 
-def read_results(root: Path) -> Mapping[str, Any]:
-    """results.json of a study's folder.
-
-    Raises:
-        ConfigError: when there is none that can be read.
-    """
-    path = root / "results.json"
-    try:
-        results = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ConfigError(
-            f"{root}: no results.json there; name a folder that `gatelm study run` wrote"
-        ) from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read as JSON ({error})") from None
-    if not isinstance(results, dict) or not {"parts", "runs", "comparisons"} <= set(results):
-        raise ConfigError(f"{path}: not a study's results; `gatelm study report {root}` makes them")
-    return results
-
-
-def check(registry: Registry, studies: Sequence[Mapping[str, Any]]) -> dict[str, Finding]:
+def check(registry: Registry, studies: Sequence[StudyResults]) -> dict[str, Finding]:
     """Findings on every claim that the studies speak to, by the claims' names.
 
     A claim is tested on the studies that it names. A study of a name that no claim knows is asked
     about every claim whose arms and metric it has.
     """
-    data = [StudyData.of(results, typed_command(results)) for results in studies]
+    data = [StudyData.of(results) for results in studies]
     known = {study for claim in registry.all().values() for study in claim.studies}
     out: dict[str, Finding] = {}
     for name, claim in registry.all().items():
@@ -150,8 +127,8 @@ def _verdict(evidence: Sequence[Evidence], missing: Sequence[str]) -> tuple[Verd
 def _evidence(
     claim: Claim, registry: Registry, study: StudyData, missing: list[str], seen: set[Runs]
 ) -> Iterator[Evidence]:
-    """Of one study; runs that an earlier study was asked about already, which this one reused, are
-    no evidence of their own. `missing` and `seen` are added to."""
+    """What one study says. Runs that an earlier study was asked about already, which this one
+    reused, are no evidence of their own. `missing` and `seen` are added to."""
     named = study.name in claim.studies
     names_of = partial(registry.names_of, study=study.name)
     whole: dict[str, list[tuple[Point, list[str]]]] = {}
@@ -180,10 +157,7 @@ def _fresh(
     """Points whose runs have not been seen; those of unknown hash are always new."""
     out = []
     for point, arms in part:
-        hashes = [
-            str(run.get("config_hash") or "") for arm in arms for run in point.runs[arm].values()
-        ]
-        runs = frozenset(hashes)
+        runs = frozenset(run.config_hash for arm in arms for run in point.runs[arm].values())
         if "" in runs or runs not in seen:
             out.append((point, arms))
         seen.add(runs)

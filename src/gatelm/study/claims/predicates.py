@@ -19,7 +19,8 @@ from gatelm.study.claims.registry import (
     StepTest,
     ValueTest,
 )
-from gatelm.study.results.sentence import decimals, interval_text
+from gatelm.study.results.numbers import bracketed, decimals, mean
+from gatelm.study.results.sentence import interval_text
 from gatelm.study.results.statistics import POWER, Comparison, Interval, correct, mean_interval
 
 Verdict = Literal["reproduced", "not reproduced", "not testable at this scale", "no data"]
@@ -103,7 +104,7 @@ def degradation(
         added.append({seed: after[seed] - before[seed] for seed in after if seed in before})
     shared = sorted(set(added[0]) & set(added[1]))
     found = mean_interval([added[0][s] - added[1][s] for s in shared], end.confidence)
-    means = [_number(_mean([values[s] for s in shared])) for values in added]
+    means = [_number(mean(values[s] for s in shared)) for values in added]
     text = (
         f"{test.axis} from {test.start} to {test.end} adds {means[0]} with {arm}, {means[1]} with "
         f"{baseline}; difference {_interval(found)}"
@@ -197,9 +198,7 @@ def _few(n: int) -> str:
 
 
 def _done(point: Point, arm: str) -> int:
-    return sum(
-        run.get("status") in ("finished", "diverged") for run in point.runs.get(arm, {}).values()
-    )
+    return sum(run.status in ("finished", "diverged") for run in point.runs.get(arm, {}).values())
 
 
 def _difference(c: Comparison) -> str:
@@ -219,13 +218,8 @@ def _interval(found: Interval) -> str:
         return "no value"
     if found.low is None or found.high is None:
         return _number(found.mean)
-    digits = decimals(found.mean, found.low, found.high)
-    return f"{found.mean:.{digits}f} [{found.low:.{digits}f}, {found.high:.{digits}f}]"
+    return " ".join(bracketed(found.mean, found.low, found.high))
 
 
 def _number(number: float | None) -> str:
     return "-" if number is None else f"{number:.4g}"
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None

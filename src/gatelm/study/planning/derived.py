@@ -1,7 +1,17 @@
-"""Names of the metrics that several runs of a study give together, and the axis they vary along."""
+"""Names of metrics: of those that several runs give together, and of a share's uniform value."""
 
 from __future__ import annotations
+
+from gatelm.analysis.metrics.registry import split_mark
 
 LR_AXIS = "optim.lr"
 LR_METRICS = ("lr_sensitivity", "largest_stable_lr", "best_lr", "best_lr_loss")
 SPEED_METRICS = ("steps_to_baseline_loss", "seconds_to_baseline_loss", "reached_baseline_loss")
+
+
+def uniform_name(metric: str) -> str | None:
+    """The metric with the uniform-attention value of a first-token share, of the same queries."""
+    stem, mark = split_mark(metric)
+    if stem != "first_token_share":
+        return None
+    return "first_token_share_uniform" + (f"_{mark}" if mark else "")

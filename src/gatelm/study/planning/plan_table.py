@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from rich.text import Text
 
 from gatelm.study.planning.estimate import TimeEstimate
 from gatelm.study.planning.plan import Plan, PlannedRun
+from gatelm.study.results.numbers import si
 from gatelm.study.running.folder import read_state
 from gatelm.study.running.progress import clock_time
 from gatelm.study.running.resources import Resources
@@ -77,37 +77,25 @@ def plan_json(plan: Plan, root: Path, times: TimeEstimate) -> dict[str, Any]:
     }
 
 
-def short_number(value: float) -> str:
-    """`1.72G`, `950k`: three digits and an SI prefix."""
-    for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= factor:
-            return f"{value / factor:.3g}{prefix}"
-    return f"{value:.3g}"
-
-
 def _row(runs: list[PlannedRun], root: Path, times: TimeEstimate) -> list[str]:
     first = runs[0]
     left = [times.seconds[run] for run in runs if run in times.seconds]
     done = sum(read_state(root, run).done for run in runs)
     return [
         first.setting,
-        _seeds(run.seed for run in runs),
+        ",".join(str(run.seed) for run in runs),
         f"{first.parameters:,}",
         f"{first.gate_parameters:,}",
-        short_number(first.flops),
+        si(first.flops),
         clock_time(left[0]) if left else "",
         f"{done}/{len(runs)}",
     ]
 
 
-def _seeds(seeds: Iterable[int]) -> str:
-    return ",".join(str(seed) for seed in seeds)
-
-
 def _total(plan: Plan, times: TimeEstimate, resources: Resources) -> str:
     if not times.seconds:
         return f"all {len(plan.runs)} runs are done"
-    flops = short_number(sum(run.flops for run in times.seconds))
+    flops = si(sum(run.flops for run in times.seconds))
     return (
         f"{len(times.seconds)} of {len(plan.runs)} runs to train, {flops}FLOP in all; "
         f"with {_processes(resources)} about {clock_time(times.wall_seconds)}, "

@@ -13,7 +13,7 @@ import json
 import math
 import platform
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from itertools import groupby
 from pathlib import Path
@@ -21,22 +21,32 @@ from typing import Any
 
 import gatelm
 from gatelm.analysis.metrics.run_metrics import TRAINING_METRICS
+from gatelm.io.files import write_text
 from gatelm.study.planning.derived import LR_AXIS, LR_METRICS, SPEED_METRICS
 from gatelm.study.planning.plan import Plan, PlannedRun
 from gatelm.study.planning.spec import PartConfig
+from gatelm.study.results.schema import (
+    ComparisonEntry,
+    Number,
+    PartEntry,
+    RunEntry,
+    StudyResults,
+    SummaryEntry,
+    SweepEntry,
+)
 from gatelm.study.results.sensitivity import sweeps
 from gatelm.study.results.sentence import sentence
 from gatelm.study.results.speed import TIMED, speed
 from gatelm.study.results.statistics import Comparison, correct, mean_interval, paired_difference
-from gatelm.study.running.folder import State, read_json, read_state, write_atomic
+from gatelm.study.running.folder import State, read_json, read_state
 
 Values = dict[int, float]
 
 
-def write_results(plan: Plan, root: Path) -> dict[str, Any]:
+def write_results(plan: Plan, root: Path) -> StudyResults:
     """Collect the runs below `root` into results.json and results.csv; returns the former."""
     results = collect(plan, root)
-    _update(root / "results.json", json.dumps(results, indent=1, allow_nan=False) + "\n")
+    _update(root / "results.json", results.to_json() + "\n")
     _update(root / "results.csv", to_csv(results))
     return results
 
@@ -44,39 +54,49 @@ def write_results(plan: Plan, root: Path) -> dict[str, Any]:
 def _update(path: Path, text: str) -> None:
     """Leave an equal file alone, so that its age says when the results last changed."""
     if not path.is_file() or path.read_text(encoding="utf-8") != text:
-        write_atomic(path, text)
+        write_text(path, text)
 
 
-def collect(plan: Plan, root: Path) -> dict[str, Any]:
-    """Everything known about the plan's runs, as JSON-compatible data."""
+def collect(plan: Plan, root: Path) -> StudyResults:
+    """Everything known about the plan's runs."""
     states = _states(plan, root)
     study = plan.study
-    summaries: list[dict[str, Any]] = []
-    comparisons: list[dict[str, Any]] = []
-    swept_seeds: list[dict[str, Any]] = []
+    summaries: list[SummaryEntry] = []
+    comparisons: list[ComparisonEntry] = []
+    sweep_entries: list[SweepEntry] = []
     for name, part in study.parts.items():
         cells = _cells(plan.of(name), states)
         swept = _swept_cells(plan.of(name), states, root) if LR_AXIS in part.axes else []
-        swept_seeds += [_swept(name, cell, seed) for cell in swept for seed in cell.runs]
+        sweep_entries += [
+            SweepEntry(
+                part=name,
+                arm=cell.arm,
+                axes=dict(cell.axes),
+                seed=seed,
+                metrics=_numbers(state.result["metrics"]),
+            )
+            for cell in swept
+            for seed, state in cell.runs.items()
+        ]
         for metric in part.metrics:
             of_metric = swept if metric in LR_METRICS else cells
             summaries += _summaries(name, part, metric, of_metric)
             comparisons += _comparisons(name, part, metric, of_metric)
     command = root / "command.txt"
-    return {
-        "study": study.name,
-        "title": study.title,
-        "summary": study.summary,
-        "size": study.size,
-        "gatelm_version": gatelm.__version__,
-        "versions": _versions(plan, root),
-        "command": command.read_text(encoding="utf-8").strip() if command.is_file() else "",
-        "parts": {name: _part(part) for name, part in study.parts.items()},
-        "runs": [_run(run, states[run]) for run in plan.runs],
-        "sweeps": swept_seeds,
-        "summaries": summaries,
-        "comparisons": comparisons,
-    }
+    return StudyResults(
+        study=study.name,
+        title=study.title,
+        summary=study.summary,
+        size=study.size,
+        gatelm_version=gatelm.__version__,
+        versions=_versions(plan, root),
+        command=command.read_text(encoding="utf-8").strip() if command.is_file() else "",
+        parts={name: _part(part) for name, part in study.parts.items()},
+        runs=tuple(_run(run, states[run]) for run in plan.runs),
+        sweeps=tuple(sweep_entries),
+        summaries=tuple(summaries),
+        comparisons=tuple(comparisons),
+    )
 
 
 def _states(plan: Plan, root: Path) -> dict[PlannedRun, State]:
@@ -95,23 +115,23 @@ def _states(plan: Plan, root: Path) -> dict[PlannedRun, State]:
 
 
 def _with_metrics(state: State, more: Mapping[str, Any]) -> State:
-    metrics = {**state.result.get("metrics", {}), **more}
+    metrics = {**state.metrics, **more}
     return replace(state, result={**state.result, "metrics": metrics}) if more else state
 
 
-def to_csv(results: Mapping[str, Any]) -> str:
+def to_csv(results: StudyResults) -> str:
     """One row a run; cells without a value are empty."""
-    runs = results["runs"]
-    axes = list(dict.fromkeys(path for run in runs for path in run["axes"]))
-    metrics = sorted({metric for run in runs for metric in run["metrics"]} - set(TIMED))
+    runs = results.runs
+    axes = list(dict.fromkeys(path for run in runs for path in run.axes))
+    metrics = sorted({metric for run in runs for metric in run.metrics} - set(TIMED))
     fixed = ["part", "arm", "seed", "status", "config_hash", "parameters", "gate_parameters"]
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow([*fixed, *axes, *metrics])
     for run in runs:
-        values = [run["axes"].get(path) for path in axes]
-        values += [run["metrics"].get(metric) for metric in metrics]
-        writer.writerow([run[key] for key in fixed] + [_cell(value) for value in values])
+        values = [run.axes.get(path) for path in axes]
+        values += [run.metrics.get(metric) for metric in metrics]
+        writer.writerow([getattr(run, key) for key in fixed] + [_cell(value) for value in values])
     return buffer.getvalue()
 
 
@@ -125,7 +145,7 @@ class _Cell:
     def values(self, metric: str) -> Values:
         """The metric by seed, from the runs that finished and have it."""
         found = {
-            seed: _number(state.result.get("metrics", {}).get(metric))
+            seed: _number(state.metrics.get(metric))
             for seed, state in self.runs.items()
             if state.status == "finished"
         }
@@ -133,8 +153,8 @@ class _Cell:
 
     def knows(self, metric: str) -> bool:
         """Whether finished runs report the metric, be it as null; True while none has finished."""
-        finished = [s.result for s in self.runs.values() if s.status == "finished"]
-        return not finished or any(metric in result.get("metrics", {}) for result in finished)
+        finished = [s.metrics for s in self.runs.values() if s.status == "finished"]
+        return not finished or any(metric in metrics for metrics in finished)
 
 
 def _cells(runs: Iterable[PlannedRun], states: Mapping[PlannedRun, State]) -> list[_Cell]:
@@ -164,38 +184,25 @@ def _swept_cells(
     ]
 
 
-def _swept(name: str, cell: _Cell, seed: int) -> dict[str, Any]:
-    """What one seed's grid of learning rates says of an arm."""
-    metrics = cell.runs[seed].result["metrics"]
-    found = {key: _number(value) for key, value in metrics.items()}
-    return {
-        "part": name,
-        "arm": cell.arm,
-        "axes": dict(cell.axes),
-        "seed": seed,
-        "metrics": found,
-    }
-
-
 def _summaries(
     name: str, part: PartConfig, metric: str, cells: Iterable[_Cell]
-) -> list[dict[str, Any]]:
+) -> list[SummaryEntry]:
     return [
-        {
-            "part": name,
-            "arm": cell.arm,
-            "axes": dict(cell.axes),
-            "metric": metric,
-            **asdict(mean_interval(list(cell.values(metric).values()), part.confidence)),
-            "diverged": len(cell.diverged),
-        }
+        SummaryEntry(
+            part=name,
+            arm=cell.arm,
+            axes=dict(cell.axes),
+            metric=metric,
+            diverged=len(cell.diverged),
+            **dict(mean_interval(list(cell.values(metric).values()), part.confidence)),
+        )
         for cell in cells
     ]
 
 
 def _comparisons(
     name: str, part: PartConfig, metric: str, cells: list[_Cell]
-) -> list[dict[str, Any]]:
+) -> list[ComparisonEntry]:
     baselines = {json.dumps(c.axes): c for c in cells if c.arm == part.baseline}
     pairs = [
         (cell, baselines[json.dumps(cell.axes)]) for cell in cells if cell.arm != part.baseline
@@ -203,15 +210,15 @@ def _comparisons(
     pairs = [(cell, base) for cell, base in pairs if _comparable(metric, cell, base)]
     compared = correct([_compare(part, metric, cell, base) for cell, base in pairs])
     return [
-        {
-            "part": name,
-            "arm": cell.arm,
-            "axes": dict(cell.axes),
-            "baseline": part.baseline,
-            "metric": metric,
-            **asdict(comparison),
-            "sentence": sentence(cell.arm, part.baseline, cell.axes, metric, comparison),
-        }
+        ComparisonEntry(
+            part=name,
+            arm=cell.arm,
+            axes=dict(cell.axes),
+            baseline=part.baseline,
+            metric=metric,
+            sentence=sentence(cell.arm, part.baseline, cell.axes, metric, comparison),
+            **dict(comparison),
+        )
         for (cell, _), comparison in zip(pairs, compared, strict=True)
     ]
 
@@ -231,34 +238,35 @@ def _compare(part: PartConfig, metric: str, cell: _Cell, base: _Cell) -> Compari
     )
 
 
-def _part(part: PartConfig) -> dict[str, Any]:
+def _part(part: PartConfig) -> PartEntry:
     tree = part.tree()
-    tree["base_config"] = tree.pop("base")
-    tree["arm_overrides"] = tree.pop("arms")
-    tree["arms"] = list(part.arms)
-    tree["primary_metrics"] = list(part.primary)
-    return tree
+    return PartEntry.model_validate({
+        **tree,
+        "base_config": tree["base"],
+        "arm_overrides": tree["arms"],
+        "arms": tuple(part.arms),
+        "primary_metrics": part.primary,
+    })  # fmt: skip
 
 
-def _run(run: PlannedRun, state: State) -> dict[str, Any]:
+def _run(run: PlannedRun, state: State) -> RunEntry:
     result = state.result
-    metrics = {key: _number(value) for key, value in result.get("metrics", {}).items()}
-    return {
-        "part": run.part,
-        "arm": run.arm,
-        "axes": dict(run.axes),
-        "seed": run.seed,
-        "config_hash": run.config_hash,
-        "status": state.status,
-        "error": state.error,
-        "folder": run.folder,
-        "parameters": result.get("parameters", run.parameters),
-        "gate_parameters": result.get("gate_parameters", run.gate_parameters),
-        "precision": run.config.train.precision,
-        "flops": run.flops,
-        "metrics": metrics,
-        "seconds": _number(result.get("seconds")),
-    }
+    return RunEntry(
+        part=run.part,
+        arm=run.arm,
+        axes=dict(run.axes),
+        seed=run.seed,
+        config_hash=run.config_hash,
+        status=state.status,
+        error=state.error,
+        folder=run.folder,
+        parameters=result.get("parameters", run.parameters),
+        gate_parameters=result.get("gate_parameters", run.gate_parameters),
+        precision=run.config.train.precision,
+        flops=run.flops,
+        metrics=_numbers(state.metrics),
+        seconds=_number(result.get("seconds")),
+    )
 
 
 def _versions(plan: Plan, root: Path) -> dict[str, str]:
@@ -282,7 +290,11 @@ def _versions(plan: Plan, root: Path) -> dict[str, str]:
     return {name: ", ".join(sorted(texts)) for name, texts in sorted(seen.items())}
 
 
-def _number(value: Any) -> float | None:
+def _numbers(values: Mapping[str, Any]) -> dict[str, Number | None]:
+    return {name: _number(value) for name, value in values.items()}
+
+
+def _number(value: Any) -> Number | None:
     if isinstance(value, (int, float)) and math.isfinite(value):
         return value
     return None

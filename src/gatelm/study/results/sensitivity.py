@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gatelm.study.planning.derived import LR_AXIS
+from gatelm.study.results.numbers import is_number
 from gatelm.train.watching.metrics import read_metrics
 
 if TYPE_CHECKING:
@@ -84,9 +85,9 @@ def _of_grid(
         return {}
     losses = {}
     for lr, run in grid.items():
-        loss = states[run].result.get("metrics", {}).get("val_loss")
-        finished = states[run].status == "finished" and isinstance(loss, (int, float))
-        losses[lr] = float(loss) if finished and math.isfinite(loss) else math.inf
+        loss = states[run].metrics.get("val_loss")
+        finished = states[run].status == "finished"
+        losses[lr] = float(loss) if finished and is_number(loss) else math.inf
     return sensitivity(losses, start)
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
+from gatelm.study.results.numbers import bracketed, decimals, p_text
 from gatelm.study.results.statistics import POWER, Comparison
 
 
@@ -28,35 +28,19 @@ def interval_text(comparison: Comparison) -> str:
     seeds = f"{c.n} seed" + ("" if c.n == 1 else "s")
     if c.difference is None:
         return f"no pair of finished runs ({seeds})"
-    digits = decimals(c.difference, c.low, c.high)
-    if c.low is None or c.high is None:
-        return f"{c.difference:+.{digits}f} ({seeds})"
-    interval = f"[{c.low:+.{digits}f}, {c.high:+.{digits}f}]"
-    return f"{c.difference:+.{digits}f} {interval} ({100 * c.confidence:g} %, {seeds})"
-
-
-def decimals(value: float, low: float | None = None, high: float | None = None) -> int:
-    """Decimals that show two digits of an interval's half width, or of the value without one; at
-    least 3 below 10, 2 below 100, 1 above, at most 6."""
-    half = (high - low) / 2 if low is not None and high is not None else 0.0
-    scale = half or abs(value)
-    size = max(abs(v) for v in (value, low, high) if v is not None)
-    least = 3 if size < 10 else 2 if size < 100 else 1
-    return min(6, max(least, 1 - math.floor(math.log10(scale)))) if scale else least
+    difference, ends = bracketed(c.difference, c.low, c.high, sign=True)
+    if not ends:
+        return f"{difference} ({seeds})"
+    return f"{difference} {ends} ({100 * c.confidence:g} %, {seeds})"
 
 
 def _correction(c: Comparison) -> str:
     if c.p_value is None or c.p_corrected is None or c.family_size < 2 or not c.difference:
         return ""
-    text = (
-        f"p {_p(c.p_value)}, {_p(c.p_corrected)} after correction for {c.family_size} comparisons"
-    )
+    p_values = f"p {p_text(c.p_value)}, {p_text(c.p_corrected)}"
+    text = f"{p_values} after correction for {c.family_size} comparisons"
     alone = c.p_value < 1 - c.confidence and c.verdict == "no difference"
     return text + (", which the verdict uses" if alone else "")
-
-
-def _p(value: float) -> str:
-    return "<0.0001" if value < 0.0001 else f"{value:.2g}"
 
 
 def _null(c: Comparison) -> str:

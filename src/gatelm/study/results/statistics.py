@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.special import chdtri, ndtr, stdtr, stdtrit
+from pydantic import BaseModel
+from scipy import optimize, stats
 
 Verdict = Literal["lower", "higher", "no difference", "too few seeds", "diverged"]
 
@@ -29,8 +28,7 @@ POWER = 0.8
 """Chance with which a difference of the minimum detectable size would have been found."""
 
 
-@dataclass(frozen=True)
-class Interval:
+class Interval(BaseModel, frozen=True):
     """Mean of `n` values with a t interval; `sd`, `low` and `high` need two values."""
 
     n: int
@@ -40,8 +38,7 @@ class Interval:
     high: float | None
 
 
-@dataclass(frozen=True)
-class Comparison:
+class Comparison(BaseModel, frozen=True):
     """An arm against its baseline on one metric, paired by seed.
 
     `p_value` is of this comparison alone, `p_corrected` after Holm over `family_size` comparisons;
@@ -70,13 +67,12 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval
     The half width is t(n-1, (1+confidence)/2) * sd / sqrt(n), with sd over n-1.
     """
     n = len(values)
-    if n == 0:
-        return Interval(0, None, None, None, None)
-    if n == 1:
-        return Interval(1, float(values[0]), None, None, None)
+    if n < 2:
+        mean = float(values[0]) if n else None
+        return Interval(n=n, mean=mean, sd=None, low=None, high=None)
     mean, sd = _mean_sd(values)
-    half = float(stdtrit(n - 1, 0.5 + confidence / 2)) * sd / math.sqrt(n)
-    return Interval(n, mean, sd, mean - half, mean + half)
+    half = float(stats.t.ppf(0.5 + confidence / 2, n - 1)) * sd / math.sqrt(n)
+    return Interval(n=n, mean=mean, sd=sd, low=mean - half, high=mean + half)
 
 
 def paired_difference(
@@ -111,7 +107,7 @@ def paired_difference(
         baseline_diverged=baseline_diverged,
         verdict="no difference",
     )
-    return replace(comparison, verdict=_verdict(comparison))
+    return _changed(comparison)
 
 
 def correct(comparisons: Sequence[Comparison]) -> list[Comparison]:
@@ -126,13 +122,13 @@ def correct(comparisons: Sequence[Comparison]) -> list[Comparison]:
     out = []
     for c in comparisons:
         if c.p_value is not None:
-            c = replace(
+            c = _changed(
                 c,
                 p_corrected=next(corrected),
                 family_size=len(tested),
                 minimum_detectable=_rescaled(c, len(tested)),
             )
-        out.append(replace(c, verdict=_verdict(c)))
+        out.append(c)
     return out
 
 
@@ -151,17 +147,17 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def detectable_factor(n: int, alpha: float, power: float = POWER) -> float:
     """The difference, in standard errors, that a two-sided t test over n pairs finds with `power`.
 
-    Exact up to a grid over the sample's own standard deviation: the usual sum of two t quantiles is
-    off by a sixth at the two or three seeds that studies have.
+    Exact up to a grid over the sample's own standard deviation. The usual sum of two t quantiles is
+    off by a sixth at the two or three seeds that studies have, and `scipy.stats.nct` gives NaN.
     """
-    critical = float(stdtrit(n - 1, 1 - alpha / 2))
+    critical = float(stats.t.ppf(1 - alpha / 2, n - 1))
     tails = (np.arange(4096) + 0.5) / 4096
-    bar = critical * np.sqrt(chdtri(n - 1, tails) / (n - 1))
+    bar = critical * np.sqrt(stats.chi2.isf(tails, n - 1) / (n - 1))
 
     def missing(shift: float) -> float:
-        return float(np.mean(ndtr(shift - bar) + ndtr(-shift - bar))) - power
+        return float(np.mean(stats.norm.cdf(shift - bar) + stats.norm.cdf(-shift - bar))) - power
 
-    return float(brentq(missing, 0.0, 4 * critical + 10))  # type: ignore[arg-type]
+    return float(optimize.brentq(missing, 0.0, 4 * critical + 10))  # type: ignore[arg-type]
 
 
 def _mean_sd(values: Sequence[float]) -> tuple[float, float]:
@@ -183,7 +179,7 @@ def _p_value(interval: Interval) -> float | None:
     if interval.sd <= ROUNDING * abs(interval.mean):
         return 1.0 if interval.mean == 0 else 0.0
     t = interval.mean / (interval.sd / math.sqrt(interval.n))
-    return float(2 * stdtr(interval.n - 1, -abs(t)))
+    return float(2 * stats.t.cdf(-abs(t), interval.n - 1))
 
 
 def _minimum_detectable(interval: Interval, alpha: float) -> float | None:
@@ -198,6 +194,12 @@ def _rescaled(comparison: Comparison, family_size: int) -> float | None:
     alpha = 1 - comparison.confidence
     ratio = detectable_factor(comparison.n, alpha / family_size)
     return comparison.minimum_detectable * ratio / detectable_factor(comparison.n, alpha)
+
+
+def _changed(comparison: Comparison, **changes: object) -> Comparison:
+    """A copy with other values, and the verdict that they give."""
+    changed = comparison.model_copy(update=changes)
+    return changed.model_copy(update={"verdict": _verdict(changed)})
 
 
 def _verdict(comparison: Comparison) -> Verdict:

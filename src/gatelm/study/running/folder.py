@@ -1,15 +1,12 @@
-"""What a run folder says about its run, and files that are written whole or not at all."""
+"""What a run folder says about its run."""
 
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-
-from gatelm.config.load import packaged_recipes
 
 if TYPE_CHECKING:
     from gatelm.study.planning.plan import PlannedRun
@@ -28,7 +25,13 @@ class State:
     error: str = ""
 
     @property
+    def metrics(self) -> Mapping[str, Any]:
+        """The metrics of the result; empty without one."""
+        return self.result.get("metrics", {})
+
+    @property
     def done(self) -> bool:
+        """True for a run that has its result."""
         return self.status in ("finished", "diverged")
 
 
@@ -51,30 +54,3 @@ def read_json(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return tree if isinstance(tree, dict) else {}
-
-
-def write_atomic(path: Path, text: str) -> None:
-    """Write beside `path`, then rename: a reader sees the old file or the new one."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text, encoding="utf-8", newline="\n")
-    temporary.replace(path)
-
-
-def typed_command(results: Mapping[str, Any]) -> str:
-    """The command that ran a study, from its results, with the folders it would use by default.
-
-    Runs taken from a folder that no shipped study makes are trained by whoever types it.
-    """
-    name = str(results.get("study") or "NAME")
-    words = iter(shlex.split(str(results.get("command") or f"gatelm study run {name}")))
-    out = []
-    for word in words:
-        if word == "--out":
-            next(words, None)
-        elif word == "--reuse":
-            reused = Path(next(words, "")).name
-            if (packaged_recipes() / "studies" / f"{reused}.yaml").is_file():
-                out += [word, f"runs/{reused}"]
-        else:
-            out.append(word)
-    return shlex.join(out)

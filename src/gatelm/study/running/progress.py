@@ -6,30 +6,19 @@ import sys
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
+from rich import progress as bars
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 if TYPE_CHECKING:
     from gatelm.study.planning.plan import Plan, PlannedRun
-    from gatelm.study.running.worker import Step
+    from gatelm.train.watching.progress import Progress
 
 
-class Display(Protocol):
-    """Told by the scheduler, in its own thread, of everything that happens."""
-
-    def start(
-        self, plan: Plan, done: Collection[PlannedRun], workers: int, threads: int
-    ) -> None: ...
-    def begin(self, run: PlannedRun) -> None: ...
-    def progress(self, run: PlannedRun, step: Step) -> None: ...
-    def end(self, run: PlannedRun, status: str, error: str) -> None: ...
-    def note(self, text: str) -> None: ...
-    def stop(self) -> None: ...
-
-
-def make_display(console: Console, expected: Mapping[PlannedRun, float] | None = None) -> Display:
+def make_display(
+    console: Console, expected: Mapping[PlannedRun, float] | None = None
+) -> PlainDisplay:
     """The display for a terminal or a log; `expected` has the seconds that each run should take."""
     if console.is_terminal:
         return LiveDisplay(console, expected)
@@ -51,7 +40,7 @@ class Clock:
     """
 
     TRUST_SECONDS = 20.0
-    """So many seconds of work count as if they had gone as expected."""
+    """Seconds of work that count as if they had gone as expected."""
 
     def __init__(
         self,
@@ -71,25 +60,28 @@ class Clock:
 
     @property
     def runs_done(self) -> int:
+        """Number of runs that have a result."""
         return self.total - len(self.left)
 
     def begin(self, run: PlannedRun) -> None:
+        """A worker begins the run."""
         self.running[run] = _Running()
 
-    def progress(self, run: PlannedRun, step: Step) -> float | None:
+    def progress(self, run: PlannedRun, at: Progress) -> float | None:
         """Seconds this run has left, once it has moved."""
         state = self.running[run]
         if state.since is None:
-            if step.step > 0 and step.phase == "train":
-                state.since, state.first_step = time.monotonic(), step.step
+            if at.step > 0 and at.phase == "train":
+                state.since, state.first_step = time.monotonic(), at.step
             return None
-        state.share = step.step / max(step.total_steps, 1)
-        moved = step.step - state.first_step
+        state.share = at.step / max(at.total_steps, 1)
+        moved = at.step - state.first_step
         if moved <= 0:
             return None
-        return (time.monotonic() - state.since) / moved * (step.total_steps - step.step)
+        return (time.monotonic() - state.since) / moved * (at.total_steps - at.step)
 
     def end(self, run: PlannedRun, completed: bool) -> None:
+        """The run has left its worker, with a result where it `completed`."""
         state = self.running.pop(run, None)
         if state is not None and completed:
             self.finished += self.left.pop(run)
@@ -106,7 +98,10 @@ class Clock:
 
 
 class PlainDisplay:
-    """One line a start, an end, and now and then a running run: for logs."""
+    """One line a start, an end, and now and then a running run: for logs.
+
+    The scheduler tells it, in its own thread, of everything that happens.
+    """
 
     EVERY_SECONDS = 30.0
 
@@ -114,56 +109,64 @@ class PlainDisplay:
         self.stream, self.expected = stream, expected
         self.last: dict[PlannedRun, float] = {}
 
-    def _line(self, text: str) -> None:
+    def _line(self, text: str, style: str = "") -> None:
         print(text, file=self.stream or sys.stdout, flush=True)
 
     def start(self, plan: Plan, done: Collection[PlannedRun], workers: int, threads: int) -> None:
+        """Training begins: `workers` runs at a time, `threads` CPU threads each."""
         self.clock = Clock(plan, done, workers, self.expected)
         self._line(opening(plan, len(done), workers, threads))
 
     def begin(self, run: PlannedRun) -> None:
+        """A worker has taken the run."""
         self.clock.begin(run)
         self.last[run] = time.monotonic()
         self._line(f"start    {run.label}")
 
-    def progress(self, run: PlannedRun, step: Step) -> None:
-        left = self.clock.progress(run, step)
+    def progress(self, run: PlannedRun, at: Progress) -> None:
+        """The run has come so far."""
+        left = self.clock.progress(run, at)
         if time.monotonic() - self.last[run] >= self.EVERY_SECONDS:
             self.last[run] = time.monotonic()
-            self._line(f"         {run.label}  " + "  ".join(_cells(step, left)))
+            self._line(f"         {run.label}  {_figures(at, left)}")
 
     def end(self, run: PlannedRun, status: str, error: str) -> None:
+        """The run has left its worker; `error` says why where it failed."""
         self.clock.end(run, status in ("finished", "diverged"))
-        eta = clock_time(self.clock.remaining())
         tail = f": {error}" if error else ""
-        done = f"{self.clock.runs_done} of {self.clock.total} runs done, ETA {eta}"
-        self._line(f"{status:<8} {run.label}{tail}  [{done}]")
+        done = f"{self.clock.runs_done} of {self.clock.total} runs done"
+        eta = clock_time(self.clock.remaining())
+        self._line(f"{status:<8} {run.label}{tail}  [{done}, ETA {eta}]")
 
     def note(self, text: str) -> None:
-        self._line(text)
+        """Something that concerns no run alone."""
+        self._line(text, "yellow")
 
     def stop(self) -> None:
-        pass
+        """Training has ended."""
 
 
-class LiveDisplay:
+class LiveDisplay(PlainDisplay):
     """A bar for the study and a line for every run in a worker."""
 
     def __init__(self, console: Console, expected: Mapping[PlannedRun, float] | None = None):
-        self.console, self.expected = console, expected
-        self.bars = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=16),
-            TextColumn("{task.fields[cells]}", markup=False),
+        super().__init__(None, expected)
+        self.console = console
+        self.bars = bars.Progress(
+            bars.TextColumn("{task.description}", markup=False),
+            bars.BarColumn(bar_width=16),
+            bars.TextColumn("{task.fields[cells]}", markup=False),
             console=console,
             transient=True,
             refresh_per_second=4,
         )
-        self.tasks: dict[PlannedRun, TaskID] = {}
+        self.tasks: dict[PlannedRun, bars.TaskID] = {}
+
+    def _line(self, text: str, style: str = "") -> None:
+        self.bars.console.print(text, style=style, markup=False, highlight=False)
 
     def start(self, plan: Plan, done: Collection[PlannedRun], workers: int, threads: int) -> None:
-        self.clock = Clock(plan, done, workers, self.expected)
-        self.console.print(opening(plan, len(done), workers, threads), markup=False)
+        super().start(plan, done, workers, threads)
         self.overall = self.bars.add_task(plan.study.name, total=len(plan.runs), cells="")
         self._refresh()
         self.bars.start()
@@ -173,28 +176,17 @@ class LiveDisplay:
         name = _shortened(run.label, self.console.width - 66)
         self.tasks[run] = self.bars.add_task(f"  {name}", total=1, cells="starting")
 
-    def progress(self, run: PlannedRun, step: Step) -> None:
-        left = self.clock.progress(run, step)
-        self.bars.update(
-            self.tasks[run],
-            total=step.total_steps,
-            completed=step.step,
-            cells="  ".join(_cells(step, left)),
-        )
+    def progress(self, run: PlannedRun, at: Progress) -> None:
+        cells = _figures(at, self.clock.progress(run, at))
+        self.bars.update(self.tasks[run], total=at.total_steps, completed=at.step, cells=cells)
         self._refresh()
 
     def end(self, run: PlannedRun, status: str, error: str) -> None:
         self.clock.end(run, status in ("finished", "diverged"))
         self.bars.remove_task(self.tasks.pop(run))
         style = {"finished": "green", "diverged": "yellow", "failed": "red"}.get(status, "")
-        tail = f": {error}" if error else ""
-        self.bars.console.print(
-            f"{status:<10} {run.label}{tail}", style=style, markup=False, highlight=False
-        )
+        self._line(f"{status:<10} {run.label}{f': {error}' if error else ''}", style)
         self._refresh()
-
-    def note(self, text: str) -> None:
-        self.bars.console.print(text, style="yellow", markup=False, highlight=False)
 
     def stop(self) -> None:
         self.bars.stop()
@@ -210,6 +202,7 @@ class LiveDisplay:
 
 
 def opening(plan: Plan, done: int, workers: int, threads: int) -> str:
+    """What a study is about to train, in a line."""
     total = len(plan.runs)
     if done == total:
         return f"{plan.study.name}: all {_runs(total)} done"
@@ -237,12 +230,12 @@ def _shortened(text: str, width: int) -> str:
     return text if len(text) <= width else "..." + text[3 - width :]
 
 
-def _cells(step: Step, left: float | None) -> list[str]:
-    cells = [f"{step.step}/{step.total_steps}"]
-    if step.phase != "train":
-        cells.append(step.phase)
-    if step.loss is not None:
-        cells.append(f"loss {step.loss:.3f}")
-    if step.tokens_per_second:
-        cells.append(f"{step.tokens_per_second:,.0f} tok/s")
-    return [*cells, f"ETA {clock_time(left)}"]
+def _figures(at: Progress, left: float | None) -> str:
+    cells = [f"{at.step}/{at.total_steps}"]
+    if at.phase != "train":
+        cells.append(at.phase)
+    if at.loss is not None:
+        cells.append(f"loss {at.loss:.3f}")
+    if at.tokens_per_second:
+        cells.append(f"{at.tokens_per_second:,.0f} tok/s")
+    return "  ".join([*cells, f"ETA {clock_time(left)}"])

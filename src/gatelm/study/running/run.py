@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Literal
 
 from gatelm.config.load import dump
+from gatelm.io.files import write_text
+from gatelm.io.locks import exclusive
 from gatelm.study.planning.plan import Plan, PlannedRun
-from gatelm.study.running.folder import FAILURE, read_state, write_atomic
-from gatelm.study.running.lock import exclusive
-from gatelm.study.running.progress import Display, PlainDisplay
+from gatelm.study.running.folder import FAILURE, read_state
+from gatelm.study.running.progress import PlainDisplay
 from gatelm.study.running.resources import Resources, share
 from gatelm.study.running.reuse import take_over
 from gatelm.study.running.worker import SIGNALS, STOP, Ended, Step, WorkerTask, work
@@ -47,7 +48,7 @@ def run(
     reuse: Iterable[Path] = (),
     command: str = "",
     trainer: str = TRAINER,
-    display: Display | None = None,
+    display: PlainDisplay | None = None,
 ) -> Outcome:
     """Train everything in `plan` that has no result yet, below `root`.
 
@@ -61,10 +62,9 @@ def run(
         ConfigError: when another process is at work in `root`, or nothing can be reused.
     """
     resources = share(plan, workers)
-    root.mkdir(parents=True, exist_ok=True)
-    with exclusive(root):
-        write_atomic(root / "study.yaml", dump(plan.study.tree()))
-        write_atomic(root / "command.txt", command + "\n")
+    with exclusive(root, "running a study"):
+        write_text(root / "study.yaml", dump(plan.study.tree()))
+        write_text(root / "command.txt", command + "\n")
         display = display or PlainDisplay()
         taken = take_over(plan, root, reuse)
         if taken:
@@ -96,7 +96,7 @@ class _Worker:
 
 class _Scheduler:
     def __init__(
-        self, plan: Plan, root: Path, trainer: str, resources: Resources, display: Display
+        self, plan: Plan, root: Path, trainer: str, resources: Resources, display: PlainDisplay
     ):
         self.plan, self.root, self.trainer = plan, root, trainer
         self.count, self.threads, self.display = resources.workers, resources.threads, display
@@ -167,7 +167,7 @@ class _Scheduler:
             return
         run = self.plan.runs[message.index]
         if isinstance(message, Step):
-            self.display.progress(run, message)
+            self.display.progress(run, message.progress)
         elif isinstance(message, Ended):
             worker.run = None
             self._end(run, message.error, message.details)
@@ -187,7 +187,7 @@ class _Scheduler:
         self.errors[run] = error
         folder = self.root / run.folder
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomic(folder / FAILURE, f"{error}\n\n{details}".rstrip() + "\n")
+        write_text(folder / FAILURE, f"{error}\n\n{details}".rstrip() + "\n")
         self.display.end(run, "failed", error)
 
     def _outcome(self) -> Outcome:

@@ -15,7 +15,10 @@ import traceback
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from gatelm.train.watching.progress import Progress
 
 STOP = "stop"
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -39,11 +42,7 @@ class Step:
     """How far a run is, as the trainer reported it."""
 
     index: int
-    step: int
-    total_steps: int
-    loss: float | None
-    tokens_per_second: float | None
-    phase: str
+    progress: Progress
 
 
 @dataclass(frozen=True)
@@ -89,22 +88,13 @@ def _listen(
 def _train(connection: Connection, task: WorkerTask, trainer: str, stop: threading.Event) -> Ended:
     last = 0.0
 
-    def report(progress: Any) -> None:
+    def report(progress: Progress) -> None:
         nonlocal last
         now = time.monotonic()
         if now - last < _REPORT_SECONDS and progress.step < progress.total_steps:
             return
         last = now
-        connection.send(
-            Step(
-                task.index,
-                progress.step,
-                progress.total_steps,
-                progress.loss,
-                progress.tokens_per_second,
-                progress.phase,
-            )
-        )
+        connection.send(Step(task.index, progress))
 
     try:
         task.folder.mkdir(parents=True, exist_ok=True)

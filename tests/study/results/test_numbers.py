@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from gatelm.report.numbers import (
+from gatelm.study.results.numbers import (
     MINUS,
     MISSING,
     column,
