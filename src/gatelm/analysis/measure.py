@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
-from gatelm.analysis.metrics.registry import HEALTH_METRICS, split_mark
 from gatelm.analysis.metrics.summary import analysis_tree, flat_metrics
 from gatelm.analysis.probe.gatelm_probe import as_probe
 from gatelm.analysis.probe.layout import Placed, TokenBatch
@@ -27,23 +26,17 @@ class Look:
 
     totals: Totals
     maps: dict[str, Any] | None = None
-    bytes_per_token: float | None = None
-    decode: Decode | None = None
 
     def metrics(self) -> dict[str, float]:
         """Flat, by the names of `registry.METRICS`, with `_{mark}` for marked positions.
 
         What does not apply (gates of a model without) or is not a number is left out.
         """
-        return flat_metrics(self.totals, self.bytes_per_token, self._display())
+        return flat_metrics(self.totals)
 
     def to_json(self) -> dict[str, Any]:
         """The content of analysis.json; numbers that are not finite are null."""
-        return analysis_tree(self.totals, self.maps, self._display())
-
-    def _display(self) -> Callable[[int], str] | None:
-        decode = self.decode
-        return None if decode is None else lambda token: decode([token])[0]
+        return analysis_tree(self.totals, self.maps)
 
 
 def look(
@@ -73,7 +66,14 @@ def look(
     Raises:
         ValueError: no batches, or a model without layers to read.
     """
-    totals = Totals(model, sink_thresholds, detail=detail, layers=layers)
+    totals = Totals(
+        model,
+        sink_thresholds,
+        detail=detail,
+        layers=layers,
+        bytes_per_token=bytes_per_token,
+        display=None if decode is None else lambda token: decode([token])[0],
+    )
     sample: Placed | None = None
     for batch in batches:
         hidden, placed = totals.measure(batch)
@@ -85,7 +85,7 @@ def look(
     maps = None
     if map_tokens and totals.attention:
         maps = _maps(totals, sample, decode, max_maps)
-    return Look(totals, maps, bytes_per_token, decode)
+    return Look(totals, maps)
 
 
 def health(model: nn.Module | Probe, batches: Iterable[TokenBatch]) -> dict[str, float]:
@@ -94,8 +94,7 @@ def health(model: nn.Module | Probe, batches: Iterable[TokenBatch]) -> dict[str,
     for batch in batches:
         totals.measure(batch)
     totals.check()
-    flat = flat_metrics(totals)
-    return {name: value for name, value in flat.items() if split_mark(name)[0] in HEALTH_METRICS}
+    return flat_metrics(totals, only_health=True)
 
 
 class _Maps(Observer):

@@ -15,8 +15,8 @@ def write_results(results: dict[str, Any], folder: Path) -> None:
     Raises:
         OSError: the folder cannot be written.
     """
-    from gatelm.analysis.metrics.summary import finite
     from gatelm.analysis.notebook import DETAIL_FIELDS, HEAD_FIELDS, head_rows
+    from gatelm.io.files import finite
     from gatelm.report.charts.figures import replace
 
     text = json.dumps(finite(results), indent=1, ensure_ascii=False, allow_nan=False)

@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from gatelm.analysis.measure import look
-from gatelm.analysis.metrics.details import Details
 from gatelm.analysis.metrics.registry import describe
 from gatelm.analysis.probe.gatelm_probe import GatelmProbe
 from gatelm.analysis.probe.protocol import Observer
 from gatelm.analysis.probe.recording import keep
+from gatelm.analysis.statistics.details import Details
 from gatelm.testing.statistics import naive_weights
 
 FULL = {
