@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import math
 
+from gatelm.analysis.loss import perplexity_of
 from gatelm.analysis.metrics.metric import Metric, of_subject
 from gatelm.analysis.statistics.totals import Totals
-
-
-def _perplexity(totals: Totals) -> float:
-    loss = totals.loss.loss()
-    return math.inf if loss >= 700 else math.exp(loss)
 
 
 def _bits_per_byte(totals: Totals) -> float:
@@ -37,7 +33,7 @@ LOSS = of_subject(
         "Validation perplexity",
         "exp(validation loss), so weighted by tokens, not by windows.",
         "lower",
-        read=_perplexity,
+        read=lambda totals: perplexity_of(totals.loss.loss()),
     ),
 )
 
