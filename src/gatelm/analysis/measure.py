@@ -1,4 +1,4 @@
-"""One look at a model on held-out data: loss, attention, activations, gates."""
+"""Analyze a model on held-out batches: loss, attention, activations, gates."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ SINK_THRESHOLDS = (0.2, 0.3, 0.5, 0.8)
 
 
 @dataclass
-class Look:
-    """What a look found: sums over all batches, and the attention maps of a sample."""
+class Analysis:
+    """Result of an analysis: sums over all batches, and the attention maps of a sample."""
 
     totals: Totals
     maps: dict[str, Any] | None = None
@@ -39,7 +39,7 @@ class Look:
         return analysis_tree(self.totals, self.maps)
 
 
-def look(
+def analyze_batches(
     model: nn.Module | Probe,
     batches: Iterable[TokenBatch],
     *,
@@ -50,7 +50,7 @@ def look(
     max_maps: int = 24,
     detail: Detail = "standard",
     layers: Collection[int] | None = None,
-) -> Look:
+) -> Analysis:
     """Measure a decoder, or any probe, on `batches`; nothing about the model changes.
 
     The model is put in evaluation mode and back, gets no gradients and draws no random number.
@@ -58,9 +58,9 @@ def look(
 
     bytes_per_token: of the text behind the batches, for bits per byte.
     decode: display strings of token ids, for the maps' axes; without it the ids are shown.
-    map_tokens: attention maps show the first document of the first row, up to so many tokens;
-        0 for no maps. max_maps: all heads of as many layers, spread over the depth, as fit.
-    detail: "full" adds what `analysis.metrics.details` measures, at about twice the time.
+    map_tokens: attention maps show the first document of the first row, up to this many
+        tokens; 0 for no maps. max_maps: all heads of as many layers, spread over the depth, as fit.
+    detail: "full" adds what `analysis.statistics.details` adds up, at about twice the time.
     layers: whose attention and gates are measured; None: all.
 
     Raises:
@@ -85,11 +85,12 @@ def look(
     maps = None
     if map_tokens and totals.attention:
         maps = _maps(totals, sample, decode, max_maps)
-    return Look(totals, maps)
+    return Analysis(totals, maps)
 
 
 def health(model: nn.Module | Probe, batches: Iterable[TokenBatch]) -> dict[str, float]:
-    """The cheap part of a look, flat: attention, activations and gates; no loss, no maps."""
+    """The cheap part of an analysis: the numbers of attention, activations and gates that have
+    `in_health`; no loss, no maps."""
     totals = Totals(as_probe(model), ())
     for batch in batches:
         totals.measure(batch)

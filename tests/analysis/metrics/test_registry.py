@@ -1,6 +1,6 @@
 import pytest
 
-from gatelm.analysis.measure import health, look
+from gatelm.analysis.measure import analyze_batches, health
 from gatelm.analysis.metrics.metric import Metric
 from gatelm.analysis.metrics.registry import METRICS, describe, split_mark
 from gatelm.config.base import ConfigError
@@ -65,7 +65,7 @@ def test_one_entry_is_all_that_a_metric_needs(build, batch, monkeypatch):
         in_health=True,
     )
     monkeypatch.setitem(METRICS, "sequences", entry)
-    for found in (look(build(), [rows]).metrics(), health(build(), [rows])):
+    for found in (analyze_batches(build(), [rows]).metrics(), health(build(), [rows])):
         assert (found["sequences"], found["sequences_odd"]) == (2.0, 1.0)
     assert describe("sequences_odd").label == "Sequences, odd positions"
     assert describe_in_report("sequences").axis == "Sequences (rows)"
