@@ -167,14 +167,15 @@ def draw(rows: list[dict[str, Any]], folder: Path) -> None:
     """Write cost.svg and cost.png."""
     import vl_convert
 
-    from gatelm.report.charts.figures import EXPORT_FONT, replace
+    from gatelm.io.files import write_bytes
+    from gatelm.report.charts.figures import EXPORT_FONT
     from gatelm.report.charts.theme import CONFIG
     from gatelm.report.charts.vega import vega_lite_version
 
     config = {**CONFIG, "font": EXPORT_FONT}
     drawn = vl_convert.vegalite_to_svg(chart(rows), vl_version=vega_lite_version(), config=config)
-    replace(folder / "cost.svg", drawn.encode())
-    replace(folder / "cost.png", vl_convert.svg_to_png(drawn, scale=1.0))
+    write_bytes(folder / "cost.svg", drawn.encode())
+    write_bytes(folder / "cost.png", vl_convert.svg_to_png(drawn, scale=1.0))
 
 
 def main() -> None:

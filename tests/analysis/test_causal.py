@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from gatelm.analysis.causal import control_positions, interventions
-from gatelm.analysis.measure import look
+from gatelm.analysis.measure import analyze_batches
 from gatelm.analysis.probe.gatelm_probe import GatelmProbe
 from gatelm.analysis.probe.layout import Layout
 from gatelm.analysis.probe.recording import keep
@@ -15,7 +15,7 @@ def effects_of(model, rows, **settings):
 
 
 def loss_of(model, rows):
-    return look(model, rows, map_tokens=0).metrics()["val_loss"]
+    return analyze_batches(model, rows, map_tokens=0).metrics()["val_loss"]
 
 
 def test_open_gates_have_the_loss_of_the_model_without_gates(build, batch):

@@ -4,14 +4,14 @@ import pytest
 import torch
 
 from gatelm.analysis.gate_effects import gate_effects
-from gatelm.analysis.measure import look
+from gatelm.analysis.measure import analyze_batches
 from gatelm.analysis.metrics.registry import METRICS, describe, split_mark
 from gatelm.nn.init import init_weights
 from gatelm.nn.model import Decoder, ModelConfig
 
 
 def metrics_of(model, rows):
-    return look(model, rows, map_tokens=0).metrics()
+    return analyze_batches(model, rows, map_tokens=0).metrics()
 
 
 def test_open_gates_change_loss_and_sinks_to_those_without_gates(build, batch):

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from gatelm.analysis.causal import interventions
-from gatelm.analysis.measure import health, look
-from gatelm.analysis.metrics.registry import HEALTH_METRICS
+from gatelm.analysis.measure import analyze_batches, health
+from gatelm.analysis.metrics.registry import METRICS
 from gatelm.analysis.probe.gatelm_probe import GatelmProbe
 from gatelm.nn.init import init_weights
 from gatelm.nn.model import Decoder, ModelConfig
@@ -40,18 +40,18 @@ def test_gates_of_every_layer_and_the_attention_there_is(rows):
     assert probe.attention_layers == (1,)
     assert sorted(probe.unread) == [0, 2]
     assert probe.gate_sites == dict.fromkeys(range(3), ("sdpa",))
-    found = look(model, [rows])
+    found = analyze_batches(model, [rows])
     metrics = found.metrics()
     assert all(math.isfinite(value) for value in metrics.values())
     assert {"val_loss", "first_token_share", "gate_mean", "max_activation"} <= set(metrics)
     assert set(found.totals.attention) == {1}
     tree = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert tree
-    assert set(health(model, [rows])) <= set(HEALTH_METRICS)
+    assert all(METRICS[name].in_health for name in health(model, [rows]))
 
 
 def test_a_model_without_softmax_attention_has_the_other_measures(rows):
-    found = look(model_of(), [rows])
+    found = analyze_batches(model_of(), [rows])
     metrics = found.metrics()
     assert "first_token_share" not in metrics
     assert {"val_loss", "gate_mean", "max_activation"} <= set(metrics)

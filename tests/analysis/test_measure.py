@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from gatelm.analysis.measure import health, look
-from gatelm.analysis.metrics.registry import HEALTH_METRICS, describe, split_mark
+from gatelm.analysis.measure import analyze_batches, health
+from gatelm.analysis.metrics.registry import METRICS, describe, split_mark
 from gatelm.analysis.probe.recording import keep
 from gatelm.nn.attention.module import use_backend
 
@@ -30,18 +30,19 @@ def rows(batch):
 
 
 def test_every_number_has_a_definition(build, rows):
-    found = look(build(*GATES), [rows], bytes_per_token=3.0).metrics()
+    found = analyze_batches(build(*GATES), [rows], bytes_per_token=3.0).metrics()
     for name, value in found.items():
         assert math.isfinite(value)
         assert describe(name).definition
-    assert {split_mark(name)[0] for name in found} >= set(HEALTH_METRICS)
+    in_health = {name for name, metric in METRICS.items() if metric.in_health}
+    assert {split_mark(name)[0] for name in found} >= in_health
     for stem in ("accuracy", "val_loss", "first_token_share", "gate_mean"):
         assert f"{stem}_trigger" in found
 
 
 def test_loss_and_accuracy_against_torch(build, rows):
     model = build(*GATES)
-    found = look(model, [rows], bytes_per_token=3.0).metrics()
+    found = analyze_batches(model, [rows], bytes_per_token=3.0).metrics()
     logits = model(rows.tokens).detach()
     loss = float(F.cross_entropy(logits.flatten(0, 1), rows.targets.flatten()))
     hits = (logits.argmax(-1) == rows.targets)[rows.marks["trigger"]]
@@ -54,16 +55,16 @@ def test_loss_and_accuracy_against_torch(build, rows):
 def test_the_backend_does_not_matter(build, rows):
     model = build(*GATES, qk_norm={})
     use_backend(model, "eager")
-    expected = look(model, [rows]).metrics()
+    expected = analyze_batches(model, [rows]).metrics()
     use_backend(model, "sdpa")
-    assert_same(look(model, [rows]).metrics(), expected)
+    assert_same(analyze_batches(model, [rows]).metrics(), expected)
 
 
 @pytest.mark.parametrize(("left", "right"), [(5, 0), (0, 9), (3, 2)])
 def test_a_padded_copy_gives_the_same_numbers(build, rows, padded, left, right):
     model = build(*GATES)
-    expected = look(model, [rows]).metrics()
-    assert_same(look(model, [padded(rows, left, right)]).metrics(), expected)
+    expected = analyze_batches(model, [rows]).metrics()
+    assert_same(analyze_batches(model, [padded(rows, left, right)]).metrics(), expected)
 
 
 def test_packed_documents_are_separate_documents(build, batch):
@@ -79,8 +80,8 @@ def test_packed_documents_are_separate_documents(build, batch):
     )
     per_row = ("max_activation", "massive_activation_mean", "activation_ratio")
     assert_same(
-        look(model, [packed]).metrics(),
-        look(model, [rows]).metrics(),
+        analyze_batches(model, [packed]).metrics(),
+        analyze_batches(model, [rows]).metrics(),
         skip=(*per_row, "activation_kurtosis"),
     )
 
@@ -89,7 +90,7 @@ def test_activations_are_read_at_the_embedding_and_after_every_layer(build, rows
     model = build(*GATES)
     with torch.no_grad():
         model.embedding.weight.mul_(50.0)
-    found = look(model, [rows])
+    found = analyze_batches(model, [rows])
     with keep(model, ["resid_in", "resid_out"]) as kept:
         model(rows.tokens)
     places = [kept["resid_in", 0], kept["resid_out", 0], kept["resid_out", 1]]
@@ -113,7 +114,9 @@ def test_batches_add_up(build, rows):
         type(rows)(rows.tokens[c], rows.targets[c], None, {"trigger": rows.marks["trigger"][c]})
         for c in (slice(0, 1), slice(1, 4))
     ]
-    assert_same(look(model, iter(parts)).metrics(), look(model, [rows]).metrics())
+    assert_same(
+        analyze_batches(model, iter(parts)).metrics(), analyze_batches(model, [rows]).metrics()
+    )
 
 
 def test_nothing_about_the_model_changes(build, rows):
@@ -124,7 +127,7 @@ def test_nothing_about_the_model_changes(build, rows):
     grads = {name: p.grad.clone() for name, p in model.named_parameters()}
     modes = [module.training for module in model.modules()]
     random = torch.get_rng_state()
-    first = look(model, [rows]).metrics()
+    first = analyze_batches(model, [rows]).metrics()
     assert health(model, [rows]) == {name: first[name] for name in health(model, [rows])}
     assert torch.equal(torch.get_rng_state(), random)
     assert [module.training for module in model.modules()] == modes
@@ -139,7 +142,7 @@ def test_zero_queries_are_uniform_and_one_key_norm_is_the_others(build, batch):
     with torch.no_grad():
         for block in model.layers:
             block.attn.qkv.q.weight.zero_()
-    found = look(model, [batch(tokens=64)]).metrics()
+    found = analyze_batches(model, [batch(tokens=64)]).metrics()
     expected = (sum(1 / i for i in range(1, 65)) - 1) / 63
     assert found["first_token_share"] == pytest.approx(expected)
     assert found["first_token_share_uniform"] == pytest.approx(expected)
@@ -153,7 +156,7 @@ def test_a_repeated_token_has_no_sink(build, batch, rope):
     nothing: no first token stands out (arXiv 2410.10781, propositions 1 to 4)."""
     rows = batch(tokens=64)
     same = type(rows)(torch.full_like(rows.tokens, 5), rows.targets)
-    found = look(build(rope=rope, scale=2.0), [same]).metrics()
+    found = analyze_batches(build(rope=rope, scale=2.0), [same]).metrics()
     assert found["sink_rate"] == 0.0
     for name in ("norm_ratio", "value_norm_ratio", "key_norm_ratio"):
         assert found[name] == pytest.approx(1.0, rel=1e-5)
@@ -165,7 +168,7 @@ def test_json_has_the_agreed_shape(build, batch):
     rows = batch(rows=4, tokens=64, marks={"trigger": trigger(4, 64)})
     rows.tokens[:, 0] = 1
     model = build(*GATES)
-    found = look(model, [rows], decode=lambda ids: [f"<{i}>" for i in ids])
+    found = analyze_batches(model, [rows], decode=lambda ids: [f"<{i}>" for i in ids])
     tree = json.loads(json.dumps(found.to_json(), allow_nan=False))
     assert (tree["seq_len"], tree["num_sequences"], tree["bos"]) == (64, 4, True)
     assert (tree["num_layers"], tree["num_heads"]) == (2, 4)
@@ -190,7 +193,7 @@ def test_json_has_the_agreed_shape(build, batch):
 
 def test_without_gates_marks_or_maps(build, batch):
     rows = batch(tokens=8)
-    found = look(build(), [rows], map_tokens=0)
+    found = analyze_batches(build(), [rows], map_tokens=0)
     assert not [name for name in found.metrics() if name.startswith(("gate", "sink"))]
     tree = found.to_json()
     assert tree["gates"] == []
@@ -199,11 +202,11 @@ def test_without_gates_marks_or_maps(build, batch):
     assert tree["bos"] is False
 
 
-def test_a_diverged_model_is_looked_at_without_an_error(build, rows):
+def test_a_diverged_model_is_analyzed_without_an_error(build, rows):
     model = build(*GATES)
     with torch.no_grad():
         model.layers[0].attn.qkv.q.weight.fill_(float("nan"))
-    found = look(model, [rows])
+    found = analyze_batches(model, [rows])
     json.dumps(found.to_json(), allow_nan=False)
     assert "first_token_share" not in found.metrics()
     assert "val_loss" not in found.metrics()
@@ -220,4 +223,4 @@ def test_a_wrapped_model_is_unwrapped(build, rows):
 
 def test_no_batches_is_an_error(build):
     with pytest.raises(ValueError, match="held-out data is empty"):
-        look(build(), [])
+        analyze_batches(build(), [])

@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from gatelm.analysis.causal import interventions
-from gatelm.analysis.measure import health, look
+from gatelm.analysis.measure import analyze_batches, health
 from gatelm.analysis.probe.handover import DecoderHandover
 from gatelm.analysis.statistics.streaming import attention_rows
 from gatelm.inference.streaming import streaming_losses
@@ -55,13 +55,13 @@ def test_the_naive_twin_would_fail_this():
     assert largest(rows_at(128, naive_attention_rows)) >= 4 * 128 * 128 * 4
 
 
-@pytest.mark.parametrize("measure", [look, health])
+@pytest.mark.parametrize("measure", [analyze_batches, health])
 @pytest.mark.parametrize("gate", ["sdpa-element", "value"])
-def test_a_look_at_a_model_has_no_matrix(build, batch, measure, gate):
+def test_an_analysis_of_a_model_has_no_matrix(build, batch, measure, gate):
     """One head's 2048 x 2048 matrix would have 16 MiB; a block of weights may have 4."""
     model = build(gate)
     rows = batch(rows=1, tokens=2048)
-    settings = {"detail": "full"} if measure is look else {}
+    settings = {"detail": "full"} if measure is analyze_batches else {}
     assert largest(lambda: measure(model, [rows], **settings)) < 5 << 20
 
 

@@ -9,7 +9,7 @@ import torch
 
 from gatelm.analysis.causal import interventions
 from gatelm.analysis.gate_effects import gate_effects
-from gatelm.analysis.measure import health, look
+from gatelm.analysis.measure import analyze_batches, health
 from gatelm.analysis.probe.gatelm_probe import GatelmProbe
 from gatelm.data.batch import Batch
 from gatelm.nn.init import init_weights
@@ -54,10 +54,10 @@ def batches() -> list[Batch]:
 
 @pytest.mark.parametrize("name", MIXERS)
 @pytest.mark.parametrize("hybrid", [True, False])
-def test_every_mixer_is_looked_at(name: str, hybrid: bool) -> None:
+def test_every_mixer_is_analyzed(name: str, hybrid: bool) -> None:
     model = build(MIXERS[name], ATTENTION if hybrid else MIXERS[name], ["sdpa-head"])
     reads = name == "latent"
-    found = look(model, batches(), detail="full").metrics()
+    found = analyze_batches(model, batches(), detail="full").metrics()
     assert all(math.isfinite(value) for value in found.values())
     assert 0.4 < found["gate_mean"] < 0.6
     assert ("first_token_share" in found) == (hybrid or reads)

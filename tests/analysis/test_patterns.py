@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gatelm.analysis.measure import look
+from gatelm.analysis.measure import analyze_batches
 from gatelm.analysis.statistics.streaming import attention_rows
 from gatelm.data.batch import Batch
 from gatelm.nn.attention.masks import AttentionMask
@@ -57,10 +57,10 @@ def build(**overrides):
     "change", [{"mixer.sparsity": SPARSE}, {"mixer.window_tokens": 3, "mixer.first_tokens": 1}]
 )
 @pytest.mark.parametrize("detail", ["standard", "full"])
-def test_a_look_measures_what_the_layer_did(change, detail):
+def test_an_analysis_measures_what_the_layer_did(change, detail):
     model = build(**change)
     tokens = torch.randint(0, 20, (3, 16), generator=torch.Generator().manual_seed(1))
-    found = look(model, [Batch(tokens, tokens)], detail=detail).to_json()
+    found = analyze_batches(model, [Batch(tokens, tokens)], detail=detail).to_json()
     use_backend(model, "eager")
     probs = []
     model.layers[1].attn.backend_taps["probs"].register_forward_hook(
@@ -79,7 +79,7 @@ def test_a_layer_that_reads_a_second_sequence_is_unread_but_its_gate_is_not():
     model = build(**{"mixer.memory": {"hidden_dim": 5, "max_tokens": 7}, "mixer.rope": None})
     tokens = torch.randint(0, 20, (3, 16), generator=torch.Generator().manual_seed(1))
     batch = Batch(tokens, tokens, memory=torch.randn(3, 7, 5))
-    found = look(model, [batch])
+    found = analyze_batches(model, [batch])
     assert found.totals.probe.unread == {1: "it attends to a second sequence"}
     assert list(found.totals.attention) == [0]
     assert [gate["layer"] for gate in found.to_json()["gates"]] == [0, 1]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from gatelm.analysis.measure import look
+from gatelm.analysis.measure import analyze_batches
 from gatelm.analysis.probe.protocol import Observer
 from gatelm.analysis.statistics.streaming import attention_rows
 from gatelm.hf.load import open_model, stated_context
@@ -71,7 +71,7 @@ def test_facts(smollm2):
 def test_reference_values(smollm2, text):
     probe, _ = smollm2
     targets = torch.cat((text[:, 1:], torch.full((1, 1), -100)), dim=1)
-    found = look(probe, [Rows(text, targets)], map_tokens=0).to_json()
+    found = analyze_batches(probe, [Rows(text, targets)], map_tokens=0).to_json()
     shares = [sum(heads) / len(heads) for heads in found["first_token_share"]]
     assert shares == pytest.approx(SHARES, abs=2e-3)
     assert sum(shares) / 30 == pytest.approx(0.321, abs=1e-3)
@@ -110,7 +110,7 @@ def test_a_repeated_token_has_no_sink(smollm2):
     probe, _ = smollm2
     ids = torch.full((1, 64), 253)
     targets = torch.full((1, 64), -100)
-    found = look(probe, [Rows(ids, targets)], map_tokens=0).metrics()
+    found = analyze_batches(probe, [Rows(ids, targets)], map_tokens=0).metrics()
     assert found["sink_rate"] == 0.0
     assert found["first_token_share"] == pytest.approx(0.058, abs=5e-3)
     assert found["max_activation"] > 10_000

@@ -64,7 +64,7 @@ def test_the_continuation_is_the_likeliest_token_each_time(chunk):
 def test_logits_come_in_blocks(monkeypatch):
     decoder, tokens = model(), text(20)
     whole = token_losses(DecoderPrefill(decoder), tokens)
-    monkeypatch.setattr("gatelm.inference.prefill.LOGITS_PER_BLOCK", 90)
+    monkeypatch.setattr("gatelm.analysis.loss.LOGITS_PER_BLOCK", 90)
     torch.testing.assert_close(token_losses(DecoderPrefill(decoder), tokens), whole)
 
 

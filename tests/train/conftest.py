@@ -13,7 +13,7 @@ def tiny():
     return tiny_run
 
 
-class FakeLook:
+class FakeAnalysis:
     def metrics(self):
         return {"first_token_share": 0.25, "val_loss": 2.5}
 
@@ -22,10 +22,10 @@ class FakeLook:
 
 
 @pytest.fixture
-def fake_look(monkeypatch):
-    """The final look and the health pass, replaced by constants."""
+def fake_analysis(monkeypatch):
+    """The final analysis and the health pass, replaced by constants."""
     module = types.ModuleType("gatelm.analysis.measure")
-    module.look = lambda model, batches, **options: FakeLook()
+    module.analyze_batches = lambda model, batches, **options: FakeAnalysis()
     module.health = lambda model, batches: {"first_token_share": 0.25}
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(gatelm.analysis, "measure", module, raising=False)

@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 from gatelm.data.batch import IGNORE
 from gatelm.data.source import build_source
-from gatelm.train.evaluate import evaluate, look_batches
+from gatelm.train.evaluate import evaluate, held_out_batches
 from gatelm.train.parallel import World
 from gatelm.train.setup import new_state
 
@@ -61,5 +61,5 @@ def test_synthetic_data_has_no_bits_per_byte(tiny):
 def test_no_batch_is_larger_than_asked_for(tiny):
     cfg = tiny({"train": {"micro_batch_size": 3}})
     source = build_source(cfg.data, 0)
-    assert [len(b) for b in look_batches(source, cfg.train, 8)] == [3, 3, 2]
-    assert [len(b) for b in look_batches(source, cfg.train, 2)] == [2]
+    assert [len(b) for b in held_out_batches(source, cfg.train, 8)] == [3, 3, 2]
+    assert [len(b) for b in held_out_batches(source, cfg.train, 2)] == [2]

@@ -86,7 +86,7 @@ def test_two_processes_train_like_one(tiny, tmp_path):
 
 
 @pytest.mark.slow
-def test_routers_of_two_processes_are_one(tiny, tmp_path, fake_look):
+def test_routers_of_two_processes_are_one(tiny, tmp_path, fake_analysis):
     """The balance loss takes the choices of both; rows are shared unequally, 2 and 1."""
     ffn = {"kind": "moe", "num_experts": 4, "top_k": 2, "ffn_dim": 8, "shared": {"ffn_dim": 8}}
     tree = {

@@ -68,7 +68,7 @@ def test_measuring_changes_no_weights_random_numbers_or_threads(undecided):
     assert torch.get_num_threads() == threads
 
 
-def test_a_run_keeps_what_it_began_with(undecided, tmp_path, monkeypatch, fake_look):
+def test_a_run_keeps_what_it_began_with(undecided, tmp_path, monkeypatch, fake_analysis):
     measured(monkeypatch, ProductSpeed(fp32=1.0, bf16=9.0))
     folder = tmp_path / "run"
     assert train(undecided, folder).status == "stopped"

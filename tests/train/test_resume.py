@@ -11,7 +11,7 @@ from gatelm.train.saving import checkpoint
 from gatelm.train.trainer import train
 from gatelm.train.watching.metrics import read_metrics
 
-pytestmark = pytest.mark.usefixtures("fake_look")
+pytestmark = pytest.mark.usefixtures("fake_analysis")
 
 DROPOUT = {"model": {"layer": {"residual_dropout": 0.2}}}
 

@@ -20,13 +20,13 @@ from gatelm.train.watching.metrics import read_metrics
 
 
 @pytest.fixture(autouse=True)
-def _fake_look(request):
-    if "real_look" not in request.fixturenames:
-        request.getfixturevalue("fake_look")
+def _fake_analysis(request):
+    if "real_analysis" not in request.fixturenames:
+        request.getfixturevalue("fake_analysis")
 
 
 @pytest.fixture
-def real_look():
+def real_analysis():
     """Ask for it to run the analysis itself."""
 
 
@@ -230,8 +230,8 @@ def test_a_folder_in_use_is_refused(tiny, tmp_path):
         train(tiny(), tmp_path)
 
 
-@pytest.mark.usefixtures("real_look")
-def test_the_final_look_agrees_with_validation(tiny, tmp_path):
+@pytest.mark.usefixtures("real_analysis")
+def test_the_final_analysis_agrees_with_validation(tiny, tmp_path):
     cfg = tiny({"train": {"health_every_steps": 3, "eval_every_steps": 6}})
     result = train(cfg, tmp_path)
     model, _ = load_model(tmp_path)
@@ -244,7 +244,7 @@ def test_the_final_look_agrees_with_validation(tiny, tmp_path):
     assert json.loads((tmp_path / "analysis.json").read_text())["num_layers"] == 2
 
 
-@pytest.mark.usefixtures("real_look")
+@pytest.mark.usefixtures("real_analysis")
 def test_the_causal_check_is_measured_where_it_is_asked_for(tiny, tmp_path):
     asked = {"train": {"final_causal": "gates"}}
     off, on = train(tiny(), tmp_path / "off"), train(tiny(asked), tmp_path / "on")

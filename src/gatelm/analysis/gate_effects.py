@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from torch import nn
 
-from gatelm.analysis.metrics.registry import CAUSAL_STEMS, causal_name
+from gatelm.analysis.metrics.causal import causal_name
+from gatelm.analysis.metrics.registry import CAUSAL_STEMS
 from gatelm.analysis.metrics.summary import flat_metrics
 from gatelm.analysis.probe.interventions import Change, by_layer, constant, intervene
 from gatelm.analysis.probe.layout import TokenBatch

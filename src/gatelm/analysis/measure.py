@@ -1,14 +1,13 @@
-"""One look at a model on held-out data: loss, attention, activations, gates."""
+"""Analyze a model on held-out batches: loss, attention, activations, gates."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
-from gatelm.analysis.metrics.registry import HEALTH_METRICS, split_mark
 from gatelm.analysis.metrics.summary import analysis_tree, flat_metrics
 from gatelm.analysis.probe.gatelm_probe import as_probe
 from gatelm.analysis.probe.layout import Placed, TokenBatch
@@ -22,31 +21,25 @@ SINK_THRESHOLDS = (0.2, 0.3, 0.5, 0.8)
 
 
 @dataclass
-class Look:
-    """What a look found: sums over all batches, and the attention maps of a sample."""
+class Analysis:
+    """Result of an analysis: sums over all batches, and the attention maps of a sample."""
 
     totals: Totals
     maps: dict[str, Any] | None = None
-    bytes_per_token: float | None = None
-    decode: Decode | None = None
 
     def metrics(self) -> dict[str, float]:
         """Flat, by the names of `registry.METRICS`, with `_{mark}` for marked positions.
 
         What does not apply (gates of a model without) or is not a number is left out.
         """
-        return flat_metrics(self.totals, self.bytes_per_token, self._display())
+        return flat_metrics(self.totals)
 
     def to_json(self) -> dict[str, Any]:
         """The content of analysis.json; numbers that are not finite are null."""
-        return analysis_tree(self.totals, self.maps, self._display())
-
-    def _display(self) -> Callable[[int], str] | None:
-        decode = self.decode
-        return None if decode is None else lambda token: decode([token])[0]
+        return analysis_tree(self.totals, self.maps)
 
 
-def look(
+def analyze_batches(
     model: nn.Module | Probe,
     batches: Iterable[TokenBatch],
     *,
@@ -57,7 +50,7 @@ def look(
     max_maps: int = 24,
     detail: Detail = "standard",
     layers: Collection[int] | None = None,
-) -> Look:
+) -> Analysis:
     """Measure a decoder, or any probe, on `batches`; nothing about the model changes.
 
     The model is put in evaluation mode and back, gets no gradients and draws no random number.
@@ -65,15 +58,22 @@ def look(
 
     bytes_per_token: of the text behind the batches, for bits per byte.
     decode: display strings of token ids, for the maps' axes; without it the ids are shown.
-    map_tokens: attention maps show the first document of the first row, up to so many tokens;
-        0 for no maps. max_maps: all heads of as many layers, spread over the depth, as fit.
-    detail: "full" adds what `analysis.metrics.details` measures, at about twice the time.
+    map_tokens: attention maps show the first document of the first row, up to this many
+        tokens; 0 for no maps. max_maps: all heads of as many layers, spread over the depth, as fit.
+    detail: "full" adds what `analysis.statistics.details` adds up, at about twice the time.
     layers: whose attention and gates are measured; None: all.
 
     Raises:
         ValueError: no batches, or a model without layers to read.
     """
-    totals = Totals(model, sink_thresholds, detail=detail, layers=layers)
+    totals = Totals(
+        model,
+        sink_thresholds,
+        detail=detail,
+        layers=layers,
+        bytes_per_token=bytes_per_token,
+        display=None if decode is None else lambda token: decode([token])[0],
+    )
     sample: Placed | None = None
     for batch in batches:
         hidden, placed = totals.measure(batch)
@@ -85,17 +85,17 @@ def look(
     maps = None
     if map_tokens and totals.attention:
         maps = _maps(totals, sample, decode, max_maps)
-    return Look(totals, maps, bytes_per_token, decode)
+    return Analysis(totals, maps)
 
 
 def health(model: nn.Module | Probe, batches: Iterable[TokenBatch]) -> dict[str, float]:
-    """The cheap part of a look, flat: attention, activations and gates; no loss, no maps."""
+    """The cheap part of an analysis: the numbers of attention, activations and gates that have
+    `in_health`; no loss, no maps."""
     totals = Totals(as_probe(model), ())
     for batch in batches:
         totals.measure(batch)
     totals.check()
-    flat = flat_metrics(totals)
-    return {name: value for name, value in flat.items() if split_mark(name)[0] in HEALTH_METRICS}
+    return flat_metrics(totals, only_health=True)
 
 
 class _Maps(Observer):

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from gatelm.analysis.metrics.registry import read_subject
 from gatelm.analysis.probe.gatelm_probe import GatelmProbe
 from gatelm.analysis.probe.layout import Layout, Placed, TokenBatch
 from gatelm.analysis.probe.protocol import Observer
@@ -30,15 +31,7 @@ class Movement:
 
     def metrics(self) -> dict[str, float]:
         """Flat, by the names of `registry.METRICS`; means over gates weigh each gate the same."""
-        if not self.gates:
-            return {}
-        count = len(self.gates)
-        entries = self.gates.values()
-        return {
-            "gate_score_change": sum(e["score_change"] for e in entries) / count,
-            "gate_mean_start": sum(e["start_mean"] for e in entries) / count,
-            **self.weights,
-        }
+        return read_subject("movement", self) if self.gates else {}
 
     def to_json(self) -> list[dict[str, Any]]:
         """An entry a gate, as they come in the model."""
@@ -121,8 +114,8 @@ class _Pair:
         assert isinstance(self._change, Tensor)
         by_head = (self._change / max(self.end.tokens, 1)).mean(dim=-1)
         return {
-            "start_mean": float(self.start.channel_mean.mean()),
-            "mean": float(self.end.channel_mean.mean()),
+            "start_mean": self.start.mean,
+            "mean": self.end.mean,
             "score_change": float(by_head.mean()),
             "largest_head_change": float(by_head.max()),
             "start_token_std": self.start.token_std,

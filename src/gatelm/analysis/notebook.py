@@ -1,4 +1,4 @@
-"""A look from a notebook: `analyze(model, ids)`, with rows that a dataframe takes as they are."""
+"""Analyze token ids from a notebook: the result has rows that a dataframe takes as they are."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gatelm.analysis.measure import look
+from gatelm.analysis.measure import analyze_batches
 from gatelm.analysis.probe.protocol import Probe
 from gatelm.analysis.statistics.maps import Decode
 from gatelm.nn.attention.masks import PADDING
@@ -90,7 +90,7 @@ def analyze(
         raise ValueError(f"ids: expected (T,) or (B, T) with T >= 2, got {tuple(tokens.shape)}")
     parts = (slice(i, i + rows_at_once) for i in range(0, len(tokens), rows_at_once))
     batches = (_rows(tokens[p], None if documents is None else documents[p]) for p in parts)
-    found = look(model, batches, decode=decode, detail="full")
+    found = analyze_batches(model, batches, decode=decode, detail="full")
     return Report(found.metrics(), found.to_json())
 
 

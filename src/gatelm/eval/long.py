@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from gatelm.analysis.loss import perplexity_of
 from gatelm.analysis.probe.protocol import TextTokenizer
 from gatelm.analysis.windows import Bos, FirstToken, first_token
 from gatelm.config import ConfigError
@@ -97,7 +98,7 @@ class LengthLoss:
         return {
             "length_tokens": self.length_tokens,
             "loss": self.loss,
-            "perplexity": _exp(self.loss),
+            "perplexity": perplexity_of(self.loss),
             "bits_per_byte": self.bits_per_byte,
             "tokens": self.targets,
             "by_position": [b.to_json() for b in self.bins],
@@ -186,9 +187,9 @@ class SlidingLoss:
             "window_tokens": self.window_tokens,
             "stride_tokens": self.stride_tokens,
             "loss": self.loss,
-            "perplexity": _exp(self.loss),
+            "perplexity": perplexity_of(self.loss),
             "window_mean_loss": self.window_mean_loss,
-            "window_mean_perplexity": _exp(self.window_mean_loss),
+            "window_mean_perplexity": perplexity_of(self.window_mean_loss),
             "bits_per_byte": self.bits_per_byte,
             "tokens": self.targets,
             "windows": self.windows,
@@ -261,7 +262,3 @@ def _check(model: Prefill, documents: LongDocuments, lengths: Sequence[int]) -> 
             f"{model.name}: the tokenizer gives id {largest}, but the model has only "
             f"{model.vocab_size} tokens: model and tokenizer do not belong together"
         )
-
-
-def _exp(loss: float) -> float:
-    return math.exp(loss) if loss < 700 else math.inf

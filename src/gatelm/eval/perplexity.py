@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
+from gatelm.analysis.loss import perplexity_of, target_losses
 from gatelm.analysis.probe.protocol import Probe, TextTokenizer
 from gatelm.analysis.statistics.maps import evenly
 from gatelm.analysis.windows import Bos, FirstToken, first_token
@@ -18,8 +18,6 @@ from gatelm.config import ConfigError
 from gatelm.nn.attention.masks import PADDING
 
 IGNORE = -100
-LOGITS_PER_BLOCK = 1 << 24
-"""Logits that exist at one time."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +122,7 @@ class Bin:
             "last": self.last,
             "tokens": self.tokens,
             "loss": self.loss,
-            "perplexity": math.exp(self.loss) if self.loss < 700 else math.inf,
+            "perplexity": perplexity_of(self.loss),
         }
 
 
@@ -140,7 +138,7 @@ class Perplexity:
     @property
     def perplexity(self) -> float:
         """exp(loss); infinite where that is more than a float holds."""
-        return math.exp(self.loss) if self.loss < 700 else math.inf
+        return perplexity_of(self.loss)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -213,12 +211,8 @@ def _losses(
     hidden = probe.observe(tokens.to(device), placed).flatten(0, 1)
     where = (targets != IGNORE).flatten().nonzero().squeeze(-1)
     context = (torch.arange(tokens.shape[1]) + 1).expand_as(tokens).flatten()[where]
-    wanted = targets.flatten().to(device)
-    losses = []
-    for block in where.to(device).split(max(1, LOGITS_PER_BLOCK // probe.vocab_size)):
-        logits = probe.logits(hidden[block]).float()
-        losses.append(F.cross_entropy(logits, wanted[block], reduction="none").cpu())
-    return torch.cat(losses), context
+    wanted = targets.flatten()[where].to(device)
+    return target_losses(probe, hidden[where.to(device)], wanted), context
 
 
 def position_bins(sums: Tensor, counts: Tensor) -> tuple[Bin, ...]:

@@ -7,8 +7,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
+from gatelm.analysis.loss import target_losses
 from gatelm.analysis.probe.evaluation import evaluation
 from gatelm.analysis.probe.taps import decoder
 from gatelm.nn.cache import KVCache
@@ -16,9 +16,6 @@ from gatelm.nn.shapes import Float, Int, Tensor
 
 CHUNK_TOKENS = 1024
 """Tokens that go through the model at a time. It changes time and memory, not results."""
-
-LOGITS_PER_BLOCK = 1 << 24
-"""Logits that exist at one time."""
 
 
 @runtime_checkable
@@ -109,22 +106,10 @@ def token_losses(
     for start in range(0, last, step):
         stop = min(start + step, last)
         hidden = model.extend(state, tokens[None, start:stop])[0]
-        losses.append(_nats(model, hidden, tokens[start + 1 : stop + 1].to(hidden.device)))
+        targets = tokens[start + 1 : stop + 1].to(hidden.device)
+        losses.append(target_losses(model, hidden, targets))
         report(stop)
     return torch.cat(losses)
-
-
-def _nats(
-    model: Prefill, hidden: Float[Tensor, "t D"], targets: Int[Tensor, " t"]
-) -> Float[Tensor, " t"]:
-    rows = max(1, LOGITS_PER_BLOCK // model.vocab_size)
-    blocks = zip(hidden.split(rows), targets.split(rows), strict=True)
-    return torch.cat(
-        [
-            F.cross_entropy(model.logits(block).float(), wanted, reduction="none").cpu()
-            for block, wanted in blocks
-        ]
-    )
 
 
 @torch.no_grad()

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.nn import functional as F
 
+from gatelm.analysis.loss import perplexity_of, target_losses
 from gatelm.analysis.probe.handover import Handover
 from gatelm.analysis.probe.protocol import Probe
 from gatelm.analysis.probe.rotation import find_rotations
@@ -64,7 +64,8 @@ def streaming_losses(
         chunk = tokens[start:stop].to(model.device)[None]
         hidden = model.hidden(chunk, torch.zeros_like(chunk), cache.attend)
         cache.commit(stop - start)
-        losses.append(_nats(model, hidden[0], tokens[start + 1 : stop + 1].to(model.device)))
+        targets = tokens[start + 1 : stop + 1].to(model.device)
+        losses.append(target_losses(model, hidden[0], targets))
         if progress is not None:
             progress(f"{first_tokens} first tokens", stop, len(tokens) - 1)
     return torch.cat(losses)
@@ -95,16 +96,11 @@ def recompute_losses(
         stop = min(start + window_tokens, len(tokens) - 1)
         hidden = probe.observe(tokens[None, start:stop].to(probe.device))
         targets = tokens[scored + 1 : stop + 1].to(probe.device)
-        losses.append(_nats(probe, hidden[0, scored - start :], targets))
+        losses.append(target_losses(probe, hidden[0, scored - start :], targets))
         scored, start = stop, start + stride_tokens
         if progress is not None:
             progress("windows from their start", stop, len(tokens) - 1)
     return torch.cat(losses)
-
-
-def _nats(model: Any, hidden: Float[Tensor, "t D"], targets: Int[Tensor, " t"]) -> Tensor:
-    with torch.no_grad():
-        return F.cross_entropy(model.logits(hidden).float(), targets, reduction="none").cpu()
 
 
 @dataclass(frozen=True)
@@ -116,7 +112,8 @@ class StreamingRow:
 
     @property
     def perplexity(self) -> float:
-        return math.exp(self.loss) if self.loss < 700 else math.inf
+        """exp(loss); infinite where that is more than a float holds."""
+        return perplexity_of(self.loss)
 
 
 @dataclass(frozen=True)
@@ -140,7 +137,7 @@ class StreamingTable:
         if self.reference_loss is not None:
             reference = {
                 "loss": self.reference_loss,
-                "perplexity": StreamingRow(0, self.reference_loss).perplexity,
+                "perplexity": perplexity_of(self.reference_loss),
                 "stride_tokens": self.reference_stride_tokens,
             }
         return {

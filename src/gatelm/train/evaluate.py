@@ -45,9 +45,9 @@ def health_metrics(model: nn.Module, source: Source, cfg: TrainConfig) -> dict[s
     from gatelm.analysis import measure
 
     with evaluation(model):
-        return measure.health(model, look_batches(source, cfg, cfg.health_sequences))
+        return measure.health(model, held_out_batches(source, cfg, cfg.health_sequences))
 
 
-def look_batches(source: Source, cfg: TrainConfig, sequences: int) -> Iterator[Batch]:
+def held_out_batches(source: Source, cfg: TrainConfig, sequences: int) -> Iterator[Batch]:
     """Held-out batches of the size that training holds in memory."""
     return source.validation(min(cfg.micro_batch_size or cfg.batch_size, sequences), sequences)

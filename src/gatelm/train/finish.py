@@ -1,4 +1,4 @@
-"""The end of a run: the final look at the model, and its folder."""
+"""The end of a run: the final analysis of the model, and its folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gatelm.data.source import Source
 from gatelm.io.files import write_json
 from gatelm.nn.model import Decoder
 from gatelm.train.config import RunConfig
-from gatelm.train.evaluate import look_batches
+from gatelm.train.evaluate import held_out_batches
 from gatelm.train.longer import longer_metrics
 from gatelm.train.saving.export import export_model
 from gatelm.train.saving.folder import RunFolder
@@ -26,8 +26,8 @@ def finish(
 ) -> dict[str, float]:
     """Write the model folder and analysis.json; the metrics of result.json.
 
-    The look computes in fp32 whatever the precision of training, so its loss is comparable across
-    precisions; validations along the way are in the precision of training.
+    The analysis computes in fp32 whatever the precision of training, so its loss is comparable
+    across precisions; validations along the way are in the precision of training.
     """
     from gatelm.analysis import measure
     from gatelm.analysis.statistics.experts import expert_metrics, expert_tree, expert_use
@@ -35,13 +35,13 @@ def finish(
     model = state.model
     assert isinstance(model, Decoder)
     with evaluation(model):
-        final = measure.look(
+        final = measure.analyze_batches(
             model,
-            look_batches(source, cfg.train, cfg.train.eval_sequences),
+            held_out_batches(source, cfg.train, cfg.train.eval_sequences),
             bytes_per_token=source.bytes_per_token,
             decode=source.decode_tokens,
         )
-        experts = expert_use(model, look_batches(source, cfg.train, cfg.train.eval_sequences))
+        experts = expert_use(model, held_out_batches(source, cfg.train, cfg.train.eval_sequences))
     metrics = final.metrics() | expert_metrics(experts) | _causal(cfg, source, model)
     metrics |= longer_metrics(cfg, model)
     facts = {
@@ -80,7 +80,7 @@ def _causal(cfg: RunConfig, source: Source, model: Decoder) -> dict[str, float]:
         return {}
     from gatelm.analysis.gate_effects import gate_effects
 
-    return gate_effects(model, look_batches(source, cfg.train, cfg.train.health_sequences))
+    return gate_effects(model, held_out_batches(source, cfg.train, cfg.train.health_sequences))
 
 
 def _movement(cfg: RunConfig, source: Source, model: Decoder) -> Movement:
@@ -89,5 +89,5 @@ def _movement(cfg: RunConfig, source: Source, model: Decoder) -> Movement:
 
     start = starting_model(model.cfg, cfg.seed, cfg.init_from, source.tokenizer)
     start.to(next(model.parameters()).device)
-    batches = look_batches(source, cfg.train, cfg.train.eval_sequences)
+    batches = held_out_batches(source, cfg.train, cfg.train.eval_sequences)
     return gate_movement(start, model, batches)

@@ -33,12 +33,12 @@ def longer_metrics(cfg: RunConfig, model: Decoder) -> dict[str, float]:
         source = build_source(longer_data(cfg.data, factor), cfg.seed)
         for method in cfg.longer.methods:
             scaled_model = _scaled(cfg, model, method, factor)
-            out |= _look(cfg, scaled_model, source, LongerName("", factor, method, False))
+            out |= _analyze(cfg, scaled_model, source, LongerName("", factor, method, False))
         if cfg.longer.train_steps is not None and factor == cfg.longer.train_factor:
             for method in cfg.longer.train_methods:
                 scaled_model = _scaled(cfg, model, method, factor)
                 if _train_on(cfg, scaled_model, source, factor):
-                    out |= _look(cfg, scaled_model, source, LongerName("", factor, method, True))
+                    out |= _analyze(cfg, scaled_model, source, LongerName("", factor, method, True))
     return out | _derived(cfg, out)
 
 
@@ -52,11 +52,13 @@ def _scaled(cfg: RunConfig, model: Decoder, method: str, factor: int) -> Decoder
     return copy.to(next(model.parameters()).device)
 
 
-def _look(cfg: RunConfig, model: Decoder, source: Source, name: LongerName) -> dict[str, float]:
+def _analyze(cfg: RunConfig, model: Decoder, source: Source, name: LongerName) -> dict[str, float]:
     from gatelm.analysis import measure
 
     with evaluation(model):
-        found = measure.look(model, _marked(cfg, source, name.factor), map_tokens=0).metrics()
+        found = measure.analyze_batches(
+            model, _marked(cfg, source, name.factor), map_tokens=0
+        ).metrics()
     return {str(replace(name, stem=stem)): found[stem] for stem in KEPT if stem in found}
 
 

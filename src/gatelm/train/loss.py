@@ -1,4 +1,8 @@
-"""Cross-entropy summed over targets, without holding all logits at once."""
+"""Cross-entropy summed over targets, without holding all logits at once.
+
+`gatelm.analysis.loss` has the loss of single targets for evaluation. Training has another: the sum
+alone, whose gradients are taken block by block in the forward pass, under autocast.
+"""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from gatelm.analysis.measure import look
+from gatelm.analysis.measure import analyze_batches
 from gatelm.analysis.metrics.registry import describe
 from gatelm.nn.init import init_weights
 from gatelm.nn.model import Decoder, ModelConfig
@@ -44,7 +44,7 @@ def entry(name: str, *gates: Any, sink: bool = False, **changes: Any) -> dict[st
     if sink:
         _make_sink(model)
         ids[:, 0] = 39
-    found = look(
+    found = analyze_batches(
         model,
         [Rows(ids[:, :-1], ids[:, 1:])],
         detail="full",

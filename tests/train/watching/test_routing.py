@@ -119,7 +119,7 @@ def test_a_dense_model_ignores_the_losses_weights(tiny):
     assert plain.content_hash() == tiny({"train": {"router": {}}}).content_hash()
 
 
-def test_the_log_has_every_experts_load(experts, tmp_path, fake_look):
+def test_the_log_has_every_experts_load(experts, tmp_path, fake_analysis):
     cfg = experts({"train": {"total_steps": 2}})
     train(cfg, tmp_path / "run")
     records = list(read_metrics(tmp_path / "run" / "metrics.jsonl", "train"))

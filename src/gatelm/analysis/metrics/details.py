@@ -1,198 +1,129 @@
-"""What a look in full detail adds: profiles, sinks by token, outputs, ranks, massive entries."""
+"""Metrics of an analysis in full detail: profiles, sinks by token, outputs, ranks."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any
 
-from gatelm.analysis.probe.layout import Layout
-from gatelm.analysis.probe.protocol import EMBEDDING, AttentionCall
-from gatelm.analysis.statistics.massive import MassiveTotals
-from gatelm.analysis.statistics.outputs import OutputTotals
-from gatelm.analysis.statistics.profile import LEADING_KEYS, Carried, Profile, distance_edges
-from gatelm.analysis.statistics.rank import RankTotals
-from gatelm.analysis.statistics.sinks import SinkTokens
-from gatelm.analysis.statistics.streaming import AttentionRows, WeightBlock, weight_blocks
-from gatelm.nn.shapes import Float, Int, Tensor
-
-RANK_WORK = 4e11
-"""Ranks are of as many layers, spread over the depth, as three width^3 each add up to this."""
-
-MULTIPLIES_WITHIN = 0.02
-"""A gate multiplies when before * scores is after, to this part of its norm (bf16 rounds)."""
+from gatelm.analysis.metrics.metric import Metric, known_mean, largest_known, of_subject
+from gatelm.analysis.statistics.details import Details
+from gatelm.analysis.statistics.profile import Profile
+from gatelm.analysis.statistics.totals import Totals
 
 
-class Details:
-    """Statistics that cost a second pass over the weights or hold a matrix a layer."""
+def _detail(read: Callable[[Details], float]) -> Callable[[Totals], float]:
+    """The reader of something that only a full analysis has."""
+    return lambda totals: math.nan if totals.details is None else read(totals.details)
 
-    def __init__(self, sink_threshold: float, num_layers: int):
-        self.num_layers = num_layers
-        self.profiles: dict[int, Profile] = {}
-        self.sinks = SinkTokens(sink_threshold)
-        self.outputs: dict[int, OutputTotals] = {}
-        self.ranks: dict[int, dict[str, RankTotals]] = {}
-        self.massive = [MassiveTotals() for _ in range(num_layers + 1)]
-        self.max_tokens = 0
-        self._call: AttentionCall | None = None
-        self._rows: AttentionRows | None = None
-        self._gate: Tensor | None = None
 
-    def begin(self, tokens: Int[Tensor, "B T"], layout: Layout) -> None:
-        """Get ready for one batch."""
-        self._tokens, self._layout = tokens, layout
-        self.max_tokens = max(self.max_tokens, tokens.shape[1])
+def _of_profiles(read: Callable[[Profile], float]) -> Callable[[Totals], float]:
+    """The reader of a number's mean over the layers that have a profile."""
+    return _detail(lambda found: known_mean(map(read, found.profiles.values())))
 
-    def attention_rows(self, call: AttentionCall, rows: AttentionRows) -> None:
-        """One layer's statistics; its second pass waits for the gate, until the layer ends."""
-        self.sinks.add(call.layer, rows, self._tokens)
-        self._call, self._rows, self._gate = call, rows, None
 
-    def weights(self, layer: int, weights: Float[Tensor, "B N T T"], rows: AttentionRows) -> None:
-        """A layer whose weights are given whole; what they carry is not known."""
-        self.sinks.add(layer, rows, self._tokens)
-        size = weights.shape[2]
-        profile = self.profiles.setdefault(layer, Profile(weights.shape[1]))
-        profile.add([WeightBlock(0, size, 0, size, weights.float())], self._layout)
+def _of_sinks(kind: str) -> Callable[[Totals], float]:
+    """The reader of the share of all sinks that are on this kind of token."""
+    return _detail(lambda found: found.sinks.shares(found.display).get(kind, math.nan))
 
-    def gate(self, layer: int, site: str, scores: Float[Tensor, "B T L W"]) -> None:
-        """Hold the scores at `sdpa` for the second pass."""
-        if site == "sdpa":
-            self._gate = scores
 
-    def heads(
-        self, layer: int, before: Float[Tensor, "B T N H"], after: Float[Tensor, "B T N H"]
-    ) -> None:
-        """The rank of the concatenated heads; also whether the gate is a factor."""
-        if self._gate is not None and not _multiplies(before, self._gate, after):
-            self._gate = None
-        if self._has_rank(layer, after.shape[2] * after.shape[3]):
-            self._rank(layer, "heads", after)
-            if after is not before:
-                self._rank(layer, "heads_before_gate", before)
-
-    def branch(self, layer: int, y: Float[Tensor, "B T D"]) -> None:
-        """Outliers and rank of what attention adds to the residual stream."""
-        self.outputs.setdefault(layer, OutputTotals()).add(y, self._layout)
-        if self._has_rank(layer, y.shape[-1]):
-            self._rank(layer, "branch", y)
-
-    def residual(self, layer: int, h: Float[Tensor, "B T D"]) -> None:
-        """Massive activations; the layer ends here, so its second pass runs."""
-        self.massive[layer + 1].add(h, self._layout, self._tokens)
-        if layer != EMBEDDING and self._call is not None and self._call.layer == layer:
-            self._second_pass(self._call)
-        if layer != EMBEDDING:
-            self._call = self._rows = self._gate = None
-
-    def _second_pass(self, call: AttentionCall) -> None:
-        assert self._rows is not None
-        if call.pattern is not None:  # shares by distance need keys in one piece
-            return
-        heads = call.q.shape[2]
-        profile = self.profiles.setdefault(call.layer, Profile(heads))
-        profile.add(
-            weight_blocks(call, self._rows.lse, self._layout),
-            self._layout,
-            Carried(call.v, heads, self._gate),
-            call.window_tokens,
+def _of_ranks(name: str, key: str) -> Callable[[Totals], float]:
+    """The reader of a rank's mean over layers."""
+    return _detail(
+        lambda found: known_mean(
+            of[name].ranks().get(key, math.nan) for of in found.ranks.values() if name in of
         )
-
-    def _has_rank(self, layer: int, width: int) -> bool:
-        step = max(1, round(self.num_layers * 3 * float(width) ** 3 / RANK_WORK))
-        return layer % step == 0 or layer == self.num_layers - 1
-
-    def _rank(self, layer: int, name: str, vectors: Tensor) -> None:
-        of_layer = self.ranks.setdefault(layer, {})
-        of_layer.setdefault(name, RankTotals()).add(vectors, self._layout.valid)
-
-    def metrics(self, display: Callable[[int], str] | None) -> dict[str, float]:
-        """Flat, by the names of `registry.METRICS`."""
-        profiles, outputs = list(self.profiles.values()), list(self.outputs.values())
-        shares = self.sinks.shares(display)
-        ranks = {layer: {n: r.ranks() for n, r in of.items()} for layer, of in self.ranks.items()}
-        flat = {
-            "leading_4_share": _mean(float(p.leading(4).mean()) for p in profiles),
-            "value_share": _mean(p.carried_mean("value") for p in profiles),
-            "gated_share": _mean(p.carried_mean("gated") for p in profiles),
-            "sinks_on_first_token": shares.get("first token", float("nan")),
-            "sinks_on_delimiters": shares.get("delimiter", float("nan")),
-            "attention_output_inf_norm": _most(o.mean("max_abs") for o in outputs),
-            "attention_output_kurtosis": _mean(o.mean("kurtosis") for o in outputs),
-            "massive_count": _most(m.count_per_sequence for m in self.massive[1:]),
-        }
-        for name in ("heads", "branch"):
-            of_layers = [of[name] for of in ranks.values() if of.get(name)]
-            for key in ("effective_rank", "effective_rank_centred"):
-                flat[f"{name}_{key}"] = _mean(found[key] for found in of_layers)
-        return flat
-
-    def tree(self, display: Callable[[int], str] | None) -> dict[str, Any]:
-        """The part of analysis.json under "detail": lists over `layers`."""
-        return {
-            "layers": list(self.profiles),
-            "leading_share": {
-                str(m): [p.leading(m).tolist() for p in self.profiles.values()]
-                for m in LEADING_KEYS
-            },
-            "leading_uniform": {
-                str(m): [float(p.mean(f"leading_uniform/{m}")[0]) for p in self.profiles.values()]
-                for m in LEADING_KEYS
-            },
-            "distance": self._distances(),
-            "value_share": [p.carried_share("value").tolist() for p in self.profiles.values()],
-            "gated_share": [p.carried_share("gated").tolist() for p in self.profiles.values()],
-            "sinks": self._sinks(display),
-            "outputs": [{"layer": layer, **o.summary()} for layer, o in self.outputs.items()],
-            "ranks": [
-                {"layer": layer, "of": name, **rank.ranks()}
-                for layer, of in self.ranks.items()
-                for name, rank in of.items()
-            ],
-            "massive": [massive.summary(display) for massive in self.massive],
-        }
-
-    def _distances(self) -> dict[str, Any]:
-        profiles = list(self.profiles.values())
-        out: dict[str, Any] = {"edges": distance_edges(self.max_tokens)}
-        for name, key in (
-            ("distance", "mean"),
-            ("distance_first", "on_first_token"),
-            ("distance_uniform", "uniform"),
-        ):
-            out[key] = [p.mean(name).mean(dim=0).tolist() for p in profiles]
-        return out
-
-    def _sinks(self, display: Callable[[int], str] | None) -> dict[str, Any]:
-        sinks = self.sinks
-        return {
-            "threshold": sinks.threshold,
-            "total": sinks.total,
-            "shares": sinks.shares(display),
-            "tokens": sinks.top(display),
-            "rate_by_position": [round(rate, 6) for rate in sinks.rate_by_position()],
-            "by_layer": [
-                {"layer": layer, "first": first, "other": other}
-                for layer, (first, other) in sinks.by_layer.items()
-            ],
-        }
+    )
 
 
-def _multiplies(before: Tensor, scores: Tensor, after: Tensor) -> bool:
-    """Whether the gate multiplies, read off a sample of tokens; a gate may also add."""
-    sample = slice(0, 64)
-    expected = before[:, sample].float() * scores[:, sample].float()
-    found = after[:, sample].float()
-    return float((expected - found).norm()) <= MULTIPLIES_WITHIN * float(found.norm()) + 1e-30
-
-
-def _finite(values: Any) -> list[float]:
-    return [value for value in values if value == value]
-
-
-def _mean(values: Any) -> float:
-    numbers = _finite(values)
-    return sum(numbers) / len(numbers) if numbers else float("nan")
-
-
-def _most(values: Any) -> float:
-    return max(_finite(values), default=float("nan"))
+DETAILS = of_subject(
+    "details",
+    Metric(
+        "leading_4_share",
+        "Share of the first four keys",
+        "The attention weight of the first four tokens of the document together, averaged over "
+        "the queries after them, then over heads and layers (the four tokens that arXiv 2309.17453 "
+        "keeps).",
+        read=_of_profiles(lambda profile: float(profile.leading(4).mean())),
+    ),
+    Metric(
+        "value_share",
+        "First token's share of what is carried",
+        "sum_i A_i1 |v_1| / sum_i sum_j A_ij |v_j| over queries i >= 2 and the heads of a layer, "
+        "mean over layers: near 0 where the sink's value is small, however large its weight "
+        "(norms as in arXiv 2004.10102).",
+        read=_of_profiles(lambda profile: profile.carried_mean("value")),
+    ),
+    Metric(
+        "gated_share",
+        "First token's share of what is carried, gated",
+        "As the first token's share of what is carried, with |g_i * v_j| in place of |v_j|, g_i "
+        "the gate's scores at the query: what passes the gate after attention.",
+        read=_of_profiles(lambda profile: profile.carried_mean("gated")),
+    ),
+    Metric(
+        "sinks_on_first_token",
+        "Sinks that are first tokens",
+        "Of all (key, head) with importance alpha_k > 0.3 among the keys that at least 16 queries "
+        "see, the share whose key is the first of its document.",
+        read=_of_sinks("first token"),
+    ),
+    Metric(
+        "sinks_on_delimiters",
+        "Sinks on later delimiters",
+        "Of all sinks (see sinks that are first tokens), the share on later tokens whose text has "
+        "no letter and no digit (punctuation, white space, line ends).",
+        read=_of_sinks("delimiter"),
+    ),
+    Metric(
+        "attention_output_inf_norm",
+        "Attention output, infinity norm",
+        "max |y| over tokens and channels of a sequence, y the output of W_o; mean over sequences, "
+        "the layer where it is largest (arXiv 2306.12929).",
+        "lower",
+        read=_detail(
+            lambda found: largest_known(o.mean("max_abs") for o in found.outputs.values())
+        ),
+    ),
+    Metric(
+        "attention_output_kurtosis",
+        "Attention output, kurtosis",
+        "E[(y - mean)^4] / Var(y)^2 over tokens and channels of a sequence, y the output of W_o, "
+        "mean over sequences and layers (arXiv 2306.12929).",
+        "lower",
+        read=_detail(lambda found: known_mean(o.mean("kurtosis") for o in found.outputs.values())),
+    ),
+    Metric(
+        "massive_count",
+        "Massive activations in a sequence",
+        "Entries of the residual stream with |h| > 100 and |h| > 1000 times the sequence's median "
+        "(arXiv 2402.17762), mean over sequences, the layer that has most.",
+        "lower",
+        read=_detail(lambda found: largest_known(m.count_per_sequence for m in found.massive[1:])),
+    ),
+    Metric(
+        "heads_effective_rank",
+        "Effective rank of the heads' outputs",
+        "exp(-sum p ln p), p = s / sum s, s the singular values of all tokens' concatenated head "
+        "outputs before W_o, after the gate if there is one; mean over layers. Never above the "
+        "number of tokens or the width.",
+        read=_of_ranks("heads", "effective_rank"),
+    ),
+    Metric(
+        "heads_effective_rank_centred",
+        "Effective rank of the heads' outputs, centred",
+        "As that of the heads' outputs, after the mean over tokens is taken off.",
+        read=_of_ranks("heads", "effective_rank_centred"),
+    ),
+    Metric(
+        "branch_effective_rank",
+        "Effective rank of the attention output",
+        "As that of the heads' outputs, after W_o.",
+        read=_of_ranks("branch", "effective_rank"),
+    ),
+    Metric(
+        "branch_effective_rank_centred",
+        "Effective rank of the attention output, centred",
+        "As that of the attention output, after the mean over tokens is taken off.",
+        read=_of_ranks("branch", "effective_rank_centred"),
+    ),
+)

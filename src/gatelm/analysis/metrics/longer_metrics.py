@@ -9,12 +9,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from gatelm.analysis.metrics.metric import Metric
+
 _NAME = re.compile(
     r"(?P<stem>\w+?)_at_(?P<factor>\d+)x_(?P<method>[a-z][a-z0-9_]*?)(?P<on>_trained)?"
 )
-
-MARKS = ("within", "beyond")
-"""Queries at positions of the training length, and those past it."""
 
 KEPT = (
     "val_loss",
@@ -28,26 +27,38 @@ KEPT = (
     "sink_rate",
     "attention_entropy_normalized",
 )
-"""What result.json has of each look, where the look has it."""
+"""Metrics of an analysis of longer rows that result.json keeps, where they exist."""
 
 DERIVED = {
-    "val_loss_rise": (
-        "Rise of the loss beyond the training length",
-        "Validation loss of the targets past the training length, minus that of the targets within "
-        "it on the same rows without scaling, before any training at the new length.",
-    ),
-    "val_loss_cost": (
-        "Cost of the scaling within the training length",
-        "Validation loss of the targets within the training length, minus the same without scaling "
-        "and before any training at the new length.",
-    ),
-    "scaling_gain": (
-        "Gain of the scaling beyond the training length",
-        "Validation loss of the targets past the training length without scaling, minus the same "
-        "with it; where training went on at the new length, it did in both.",
-    ),
+    metric.name: metric
+    for metric in (
+        Metric(
+            "val_loss_rise",
+            "Rise of the loss beyond the training length",
+            "Validation loss of the targets past the training length, minus that of the targets "
+            "within it on the same rows without scaling, before any training at the new length.",
+            "lower",
+            "nats per token",
+        ),
+        Metric(
+            "val_loss_cost",
+            "Cost of the scaling within the training length",
+            "Validation loss of the targets within the training length, minus the same without "
+            "scaling and before any training at the new length.",
+            "lower",
+            "nats per token",
+        ),
+        Metric(
+            "scaling_gain",
+            "Gain of the scaling beyond the training length",
+            "Validation loss of the targets past the training length without scaling, minus the "
+            "same with it; where training went on at the new length, it did in both.",
+            "higher",
+            "nats per token",
+        ),
+    )
 }
-"""Label and definition of the differences that are taken run by run."""
+"""Differences that are taken run by run."""
 
 
 @dataclass(frozen=True)

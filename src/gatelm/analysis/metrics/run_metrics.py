@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from gatelm.analysis.metrics.metric import Metric
+from gatelm.analysis.metrics.metric import Metric, of_subject
 
-OF_TRAINING = (
+OF_TRAINING = of_subject(
+    "training",
     Metric(
         "loss_spike_score",
         "Spikes of the training loss",
@@ -22,7 +23,8 @@ OF_TRAINING = (
     ),
 )
 
-OF_STUDIES = (
+OF_STUDIES = of_subject(
+    "study",
     Metric(
         "steps_to_baseline_loss",
         "Steps to the baseline's last loss",
@@ -66,7 +68,6 @@ OF_STUDIES = (
         "best_lr",
         "Best learning rate",
         "Rate of the grid with the lowest final validation loss. One number a seed.",
-        None,
     ),
     Metric(
         "best_lr_loss",

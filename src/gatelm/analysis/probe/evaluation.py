@@ -1,4 +1,4 @@
-"""Look at a model without leaving a trace in its training state."""
+"""Run a model without leaving a trace in its training state."""
 
 from __future__ import annotations
 

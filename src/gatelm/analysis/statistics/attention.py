@@ -92,16 +92,16 @@ class AttentionTotals:
         total, count = self._totals[name]
         return total / count
 
-    def share(self, mark: str | None = None) -> Float[Tensor, "N"]:
+    def share(self, mark: str = "") -> Float[Tensor, "N"]:
         """Mean weight of the first token, per head, over all counted queries or the marked ones."""
-        return self.mean("share" if mark is None else f"share/{mark}")
+        return self.mean(f"share/{mark}" if mark else "share")
 
-    def uniform_share(self, mark: str | None = None) -> float:
+    def uniform_share(self, mark: str = "") -> float:
         """What `share` would be if every query spread its weight evenly over the keys it sees.
 
         (H_T - 1)/(T - 1) for one document of T tokens, H_T the harmonic number.
         """
-        return float(self.mean("uniform" if mark is None else f"uniform/{mark}")[0])
+        return float(self.mean(f"uniform/{mark}" if mark else "uniform")[0])
 
     def sink_rate(self, threshold: float) -> Float[Tensor, "P N"]:
         """Share of documents whose key at each of the first P positions exceeds the threshold."""

@@ -8,14 +8,12 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from gatelm.analysis.metrics.registry import read_subject
 from gatelm.analysis.probe.layout import Placed, TokenBatch
 from gatelm.analysis.probe.taps import decoder
 from gatelm.nn.ffn.moe import MoE
 from gatelm.nn.ffn.routing import Routing, balance_loss, num_tokens
 from gatelm.nn.shapes import Float, Tensor
-
-RARELY = 0.1
-"""An expert is rarely used below this part of a balanced share."""
 
 
 @dataclass(frozen=True)
@@ -59,14 +57,7 @@ def expert_use(model: nn.Module, batches: Iterable[TokenBatch]) -> dict[int, Exp
 
 def expert_metrics(use: dict[int, ExpertUse]) -> dict[str, float]:
     """Flat, by the names of `registry.METRICS`; empty for a model without experts."""
-    if not use:
-        return {}
-    relative = [layer.relative for layer in use.values()]
-    return {
-        "expert_load_max": float(torch.stack([r.max() for r in relative]).mean()),
-        "experts_rarely_used": float((torch.cat(relative) < RARELY).double().mean()),
-        "balance_loss": sum(layer.balance_loss for layer in use.values()) / len(use),
-    }
+    return read_subject("experts", use) if use else {}
 
 
 def expert_tree(use: dict[int, ExpertUse]) -> dict[str, dict[str, list[float]]]:

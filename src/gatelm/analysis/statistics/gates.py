@@ -86,29 +86,60 @@ class GateTotals:
         mean = self.channel_mean
         return self._below.get(name, torch.zeros(len(mean))) / max(self.tokens * mean.shape[-1], 1)
 
-    def mark_means(self) -> dict[str, float]:
-        """Mean score at marked positions."""
-        names = [name.removeprefix("mark ") for name in self._subsets if name.startswith("mark ")]
-        return {name: self._subset_mean(f"mark {name}") for name in names}
+    @property
+    def num_heads(self) -> int:
+        """Number of scored heads L."""
+        return len(self._sum)
+
+    @property
+    def mean(self) -> float:
+        """Mean over tokens, heads and channels."""
+        return float(self.channel_mean.mean())
+
+    @property
+    def median(self) -> float:
+        """Median over tokens, heads and channels."""
+        return self.histogram.quantile(0.5)
+
+    @property
+    def first_token_mean(self) -> float:
+        """Mean score at the first tokens of documents."""
+        return self._subset_mean("first token")
+
+    def mark_mean(self, mark: str) -> float:
+        """Mean score at marked positions; NaN without any."""
+        return self._subset_mean(f"mark {mark}")
+
+    def share(self, name: str) -> float:
+        """Share of all scores "below_0.1", "below_0.01" or "above_0.9"."""
+        return float(self._below[name].sum()) / self._num_scores
+
+    def heads_at(self, name: str) -> list[int]:
+        """Heads of which nearly all scores are "below_0.1" or "above_0.9"; see `ALWAYS`."""
+        return (self.share_by_head(name) >= ALWAYS).nonzero().flatten().tolist()
+
+    @property
+    def _num_scores(self) -> int:
+        return max(self.tokens * self._sum.numel(), 1)
 
     def summary(self) -> dict[str, Any]:
         """The entry of analysis.json, but for layer and site."""
         mean = self.channel_mean
-        scores = max(self.tokens * mean.numel(), 1)
-        second_moment = float(self._sum_squares.sum()) / scores
+        second_moment = float(self._sum_squares.sum()) / self._num_scores
+        marks = [name.removeprefix("mark ") for name in self._subsets if name.startswith("mark ")]
         edges, counts = self.histogram.binned(HISTOGRAM_BINS)
         return {
-            "mean": float(mean.mean()),
-            "median": self.histogram.quantile(0.5),
-            "std": max(second_moment - float(mean.mean()) ** 2, 0.0) ** 0.5,
-            **{name: float(counts.sum()) / scores for name, counts in self._below.items()},
-            "first_token_mean": self._subset_mean("first token"),
+            "mean": self.mean,
+            "median": self.median,
+            "std": max(second_moment - self.mean**2, 0.0) ** 0.5,
+            **{name: self.share(name) for name in self._below},
+            "first_token_mean": self.first_token_mean,
             "token_std": self.token_std,
             "dead_channels": float((mean < 0.1).double().mean()),
             "mean_by_head": mean.mean(dim=-1).tolist(),
             "token_std_by_head": self.token_std_by_head.tolist(),
-            "dead_heads": (self.share_by_head("below_0.1") >= ALWAYS).nonzero().flatten().tolist(),
-            "open_heads": (self.share_by_head("above_0.9") >= ALWAYS).nonzero().flatten().tolist(),
-            "by_mark": self.mark_means(),
+            "dead_heads": self.heads_at("below_0.1"),
+            "open_heads": self.heads_at("above_0.9"),
+            "by_mark": {mark: self.mark_mean(mark) for mark in marks},
             "histogram": {"edges": edges, "counts": counts},
         }

@@ -1,6 +1,6 @@
 """Where attention goes beside the first key: the first keys, by distance, and what it carries.
 
-A second pass over the weights, for a look in full detail. The naive twins are in
+A second pass over the weights, for an analysis in full detail. The naive twins are in
 `gatelm.testing.statistics`.
 """
 

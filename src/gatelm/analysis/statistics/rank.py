@@ -20,10 +20,12 @@ class RankTotals:
     def __init__(self) -> None:
         self.num_tokens = 0
         self._gram = self._sum = torch.zeros(0, dtype=torch.float64)
+        self._ranks: dict[str, float] = {}
 
     def add(self, vectors: Float[Tensor, "B T *N H"], where: Bool[Tensor, "B T"]) -> None:
         """Add the vectors of some tokens; axes after T are one vector."""
         rows = double(vectors.flatten(2)[where])
+        self._ranks = {}
         if not self.num_tokens:
             width = rows.shape[-1]
             self._gram = torch.zeros(width, width, dtype=torch.float64)
@@ -37,17 +39,18 @@ class RankTotals:
         return len(self._sum)
 
     def ranks(self) -> dict[str, float]:
-        """Of the vectors as they are, and `_centred`."""
-        if not self.num_tokens:
-            return {}
+        """Of the vectors as they are, and `_centred`; empty without vectors. Computed once."""
+        if self._ranks or not self.num_tokens:
+            return self._ranks
         mean = self._sum / self.num_tokens
         centred = self._gram - self.num_tokens * torch.outer(mean, mean)
-        return {
+        self._ranks = {
             **_ranks(self._gram, ""),
             **_ranks(centred, "_centred"),
             "tokens": self.num_tokens,
             "width": self.width,
         }
+        return self._ranks
 
 
 def _ranks(gram: Float[Tensor, "d d"], suffix: str) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Everything one look accumulates: an observer of a probe."""
+"""Everything that one analysis adds up over its batches."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Literal
 from torch import nn
 
 from gatelm.analysis.loss import LossTotals
-from gatelm.analysis.metrics.details import Details
 from gatelm.analysis.probe.gatelm_probe import as_probe
 from gatelm.analysis.probe.layout import Layout, Placed, TokenBatch
 from gatelm.analysis.probe.protocol import AttentionCall, Observer, Probe
 from gatelm.analysis.statistics.activations import NormRatio, ResidualTotals
 from gatelm.analysis.statistics.attention import AttentionTotals
+from gatelm.analysis.statistics.details import Details, Display
 from gatelm.analysis.statistics.gates import GateTotals
 from gatelm.analysis.statistics.streaming import attention_rows, rows_of_weights
 from gatelm.nn.attention.masks import AttentionMask
@@ -37,8 +37,13 @@ class Totals:
         *,
         detail: Detail = "standard",
         layers: Collection[int] | None = None,
+        bytes_per_token: float | None = None,
+        display: Display | None = None,
     ):
-        """layers: whose attention, gates and outputs are measured; None: all."""
+        """layers: whose attention, gates and outputs are measured; None: all.
+
+        bytes_per_token: of the text behind the batches. display: the string of a token id.
+        """
         self.probe = as_probe(model)
         self.sink_thresholds = tuple(sink_thresholds)
         self.thresholds = tuple(dict.fromkeys((*sink_thresholds, HEADLINE_THRESHOLD)))
@@ -49,8 +54,11 @@ class Totals:
         self.residual = [ResidualTotals() for _ in range(self.probe.num_layers + 1)]
         self.gates: dict[tuple[int, str], GateTotals] = {}
         self.details = (
-            Details(HEADLINE_THRESHOLD, self.probe.num_layers) if detail == "full" else None
+            Details(HEADLINE_THRESHOLD, self.probe.num_layers, display)
+            if detail == "full"
+            else None
         )
+        self.bytes_per_token = bytes_per_token
         self.loss = LossTotals()
         self.marks: list[str] = []
         self.num_sequences = self.seq_len = 0

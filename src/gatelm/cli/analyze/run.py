@@ -72,7 +72,7 @@ def run(
 
 
 def _analyze(place: str, text: _Text, options: AnalyzeOptions, console: Console) -> dict[str, Any]:
-    from gatelm.analysis.measure import look
+    from gatelm.analysis.measure import analyze_batches
     from gatelm.hf.load import open_model
 
     _say(console, f"{place}: opening")
@@ -89,7 +89,7 @@ def _analyze(place: str, text: _Text, options: AnalyzeOptions, console: Console)
     if windows is not None:
         _announce(probe, windows, console)
     bytes_per_token = None if windows is None else windows.bytes_per_token
-    found = look(
+    found = analyze_batches(
         probe,
         _with_progress(batches, console),
         bytes_per_token=bytes_per_token,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gatelm.analysis.metrics.registry import CAUSAL_STEMS, FORCED_GATES, causal_name
+from gatelm.analysis.metrics.causal import FORCED_GATES, causal_name
+from gatelm.analysis.metrics.registry import CAUSAL_STEMS
 from gatelm.report.charts.theme import Palette
 from gatelm.report.load import FINISHED, StudyPart
 from gatelm.report.metrics import describe

@@ -4,12 +4,12 @@ import math
 import pytest
 import torch
 
-from gatelm.analysis.measure import look
-from gatelm.analysis.metrics.details import Details
+from gatelm.analysis.measure import analyze_batches
 from gatelm.analysis.metrics.registry import describe
 from gatelm.analysis.probe.gatelm_probe import GatelmProbe
 from gatelm.analysis.probe.protocol import Observer
 from gatelm.analysis.probe.recording import keep
+from gatelm.analysis.statistics.details import Details
 from gatelm.testing.statistics import naive_weights
 
 FULL = {
@@ -44,10 +44,10 @@ def assert_same(actual, expected, rel=1e-4):
             assert actual[path] == value, path
 
 
-def test_a_full_look_adds_to_the_standard_one(build, batch):
+def test_a_full_analysis_adds_to_the_standard_one(build, batch):
     model, rows = build("sdpa-element", "value"), batch(tokens=40)
-    standard = look(model, [rows]).metrics()
-    found = look(model, [rows], detail="full", decode=display)
+    standard = analyze_batches(model, [rows]).metrics()
+    found = analyze_batches(model, [rows], detail="full", decode=display)
     metrics = found.metrics()
     assert {name: metrics[name] for name in standard} == standard
     assert metrics.keys() - standard.keys() >= FULL
@@ -69,7 +69,7 @@ def test_what_passes_the_gate_is_read_from_the_model(build, batch):
     taps = ("q_rot_gated", "k_rot_gated", "v_gated", "sdpa_gate", "sdpa_gated", "out")
     with keep(model, taps) as kept:
         model(rows.tokens)
-    detail = look(model, [rows], detail="full").to_json()["detail"]
+    detail = analyze_batches(model, [rows], detail="full").to_json()["detail"]
     from gatelm.nn.attention.masks import AttentionMask
 
     for layer in (0, 1):
@@ -105,7 +105,7 @@ def test_what_passes_the_gate_is_read_from_the_model(build, batch):
     ],
 )
 def test_only_a_gate_that_multiplies_after_attention_has_a_gated_share(build, batch, gate, passes):
-    metrics = look(build(gate), [batch(tokens=20)], detail="full").metrics()
+    metrics = analyze_batches(build(gate), [batch(tokens=20)], detail="full").metrics()
     assert ("gated_share" in metrics) is passes
 
 
@@ -113,7 +113,7 @@ def test_a_padded_copy_and_smaller_batches_give_the_same(build, batch, padded):
     model, rows = build("sdpa-element"), batch(rows=4, tokens=40)
 
     def detail(*batches):
-        tree = look(model, list(batches), detail="full").to_json()["detail"]
+        tree = analyze_batches(model, list(batches), detail="full").to_json()["detail"]
         del tree["distance"]["edges"], tree["sinks"]["rate_by_position"]
         return tree
 
@@ -128,7 +128,9 @@ def test_a_padded_copy_and_smaller_batches_give_the_same(build, batch, padded):
 
 
 def test_only_the_named_layers_are_measured(build, batch):
-    tree = look(build("sdpa-head"), [batch(tokens=20)], detail="full", layers=[1]).to_json()
+    tree = analyze_batches(
+        build("sdpa-head"), [batch(tokens=20)], detail="full", layers=[1]
+    ).to_json()
     assert tree["attention_layers"] == tree["detail"]["layers"] == [1]
     assert [gate["layer"] for gate in tree["gates"]] == [1]
     assert [entry["layer"] for entry in tree["detail"]["outputs"]] == [1]
@@ -142,7 +144,9 @@ def test_sinks_name_their_tokens(build, batch):
         for block in model.layers:
             block.attn.qkv.q.weight.zero_()
     rows.tokens[:, 0] = 9
-    sinks = look(model, [rows], detail="full", decode=display).to_json()["detail"]["sinks"]
+    sinks = analyze_batches(model, [rows], detail="full", decode=display).to_json()["detail"][
+        "sinks"
+    ]
     assert sinks["total"] == 0
     assert sinks["rate_by_position"][0] == 0.0
 
@@ -175,8 +179,8 @@ def test_weights_alone_give_the_same_shares(build, batch, documents):
     model = build("sdpa-head")
     ids = None if documents is None else torch.tensor(documents)
     rows = batch(rows=2, tokens=45, documents=ids)
-    expected = look(model, [rows], detail="full")
-    found = look(WeightsOnly(GatelmProbe(model)), [rows], detail="full")
+    expected = analyze_batches(model, [rows], detail="full")
+    found = analyze_batches(WeightsOnly(GatelmProbe(model)), [rows], detail="full")
     unknown = {"max_logit", "value_norm_ratio", "key_norm_ratio", "value_share", "gated_share"}
     metrics = expected.metrics()
     assert found.metrics().keys() == metrics.keys() - unknown
