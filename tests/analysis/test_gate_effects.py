@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from gatelm.analysis.gate_effects import gate_effects
+from gatelm.analysis.causal import gate_effects
 from gatelm.analysis.measure import analyze_batches
 from gatelm.analysis.metrics.registry import METRICS, describe, split_mark
 from gatelm.nn.init import init_weights

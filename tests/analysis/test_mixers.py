@@ -7,8 +7,7 @@ import math
 import pytest
 import torch
 
-from gatelm.analysis.causal import interventions
-from gatelm.analysis.gate_effects import gate_effects
+from gatelm.analysis.causal import gate_effects, interventions
 from gatelm.analysis.measure import analyze_batches, health
 from gatelm.analysis.probe.gatelm_probe import GatelmProbe
 from gatelm.data.batch import Batch

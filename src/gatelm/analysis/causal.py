@@ -1,12 +1,14 @@
 """What a model's gates, first values and massive activations do for its loss: it runs without them.
 
-Each intervention changes one thing in every layer and measures the loss on the same batches.
+Each intervention changes one thing in every layer and measures the loss on the same batches:
+`interventions`. A study measures sinks too, but with the gates forced alone: `gate_effects`.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -14,12 +16,16 @@ import torch
 from torch import nn
 
 from gatelm.analysis.loss import LossTotals
+from gatelm.analysis.metrics.causal import causal_name
+from gatelm.analysis.metrics.registry import CAUSAL_STEMS
+from gatelm.analysis.metrics.summary import flat_metrics
 from gatelm.analysis.outliers import Outliers, clamped, layer_names, set_to_mean
 from gatelm.analysis.probe.gatelm_probe import as_probe
 from gatelm.analysis.probe.interventions import constant, zero_tokens
 from gatelm.analysis.probe.layout import Layout, Placed, TokenBatch
 from gatelm.analysis.probe.protocol import Change, Observer, Probe
 from gatelm.analysis.statistics.gates import GateTotals
+from gatelm.analysis.statistics.totals import Totals
 from gatelm.nn.shapes import Bool, Float, Tensor
 
 GATE_MEAN_OF_THE_PAPER = 0.116
@@ -116,11 +122,10 @@ class _Trials:
         def plan(name: str, what: str, change: Change) -> Planned:
             return f"gate_{name}", what, lambda layout: {"gate": self._where_chosen(change)}
 
-        yield plan("open", "every gate score is 1, as if there were no gate", constant(1.0))
-        yield plan("shut", "every gate score is 0", constant(0.0))
-        yield plan(
-            "mean", "every gate score is its head's and channel's mean", self._seen.mean_change()
-        )
+        forced = forced_gates(self._seen.gates)
+        yield plan("open", "every gate score is 1, as if there were no gate", forced["open"])
+        yield plan("shut", "every gate score is 0", forced["shut"])
+        yield plan("mean", "every gate score is its head's and channel's mean", forced["mean"])
         for value in constants:
             yield plan(f"constant_{value:g}", f"every gate score is {value:g}", constant(value))
 
@@ -201,26 +206,16 @@ class _Seen(Observer):
     def __init__(self, layers: Collection[int]):
         self.layers = layers
         self.layout: Layout
-        self.gates: dict[int, dict[str, GateTotals]] = {}
+        self.gates: dict[tuple[int, str], GateTotals] = {}
         self.outliers: dict[int, Outliers] = {}
 
     def gate(self, layer: int, site: str, scores: Float[Tensor, "B T L W"]) -> None:
         if layer in self.layers:
-            sites = self.gates.setdefault(layer, {})
-            sites.setdefault(site, GateTotals()).add(scores, self.layout, {})
+            self.gates.setdefault((layer, site), GateTotals()).add(scores, self.layout, {})
 
     def residual(self, layer: int, h: Float[Tensor, "B T D"]) -> None:
         if layer in self.layers:
             self.outliers.setdefault(layer, Outliers()).add(h, self.layout)
-
-    def mean_change(self) -> Change:
-        """Scores to their means. A change is not told its site: a layer's come in the order in
-        which they were seen, again and again."""
-        means = {
-            layer: itertools.cycle([totals.channel_mean for totals in sites.values()])
-            for layer, sites in self.gates.items()
-        }
-        return lambda layer, scores: next(means[layer]).to(scores).expand_as(scores)
 
 
 def _chosen(probe: Probe, layers: Collection[int] | None) -> Collection[int]:
@@ -257,3 +252,59 @@ def control_positions(layout: Layout, positions: Sequence[int]) -> Bool[Tensor, 
 
 def _finite(value: float) -> float | None:
     return value if abs(value) < float("inf") else None
+
+
+def forced_gates(gates: Mapping[tuple[int, str], GateTotals]) -> dict[str, Change]:
+    """The change of gate scores by the names of `FORCED_GATES`, from the scores seen unchanged.
+
+    A change is not told its site: the means of a layer come in the order in which its sites were
+    seen, again and again.
+    """
+    by_layer: dict[int, list[Tensor]] = {}
+    for (layer, _), totals in gates.items():
+        by_layer.setdefault(layer, []).append(totals.channel_mean)
+    means = {layer: itertools.cycle(sites) for layer, sites in by_layer.items()}
+    return {
+        "open": constant(1.0),
+        "shut": constant(0.0),
+        "mean": lambda layer, scores: next(means[layer]).to(scores).expand_as(scores),
+    }
+
+
+def gate_effects(model: nn.Module | Probe, batches: Iterable[TokenBatch]) -> dict[str, float]:
+    """Changes of loss, first-token share and sink rate under gates forced open, shut, to means.
+
+    Each is the forced model's value minus the model's own on the same batches, named by
+    `causal_name`, for loss and share also by mark. See `FORCED_GATES` for the ways of forcing.
+    Empty for a model without gates; what is not a number is left out. Four forwards; nothing about
+    the model changes.
+
+    Raises:
+        ValueError: no batches.
+    """
+    probe = as_probe(model)
+    if not probe.gate_sites:
+        return {}
+    kept = list(batches)
+    plain = _measured(probe, kept, {})
+    before = flat_metrics(plain)
+    stems = [
+        (stem, mark) for stem in CAUSAL_STEMS for mark in ("", *(f"_{m}" for m in plain.marks))
+    ]
+    out: dict[str, float] = {}
+    for how, change in forced_gates(plain.gates).items():
+        after = flat_metrics(_measured(probe, kept, {"gate": change}))
+        for stem, mark in stems:
+            name = stem + mark
+            if name in before and name in after:
+                out[causal_name(stem, how) + mark] = after[name] - before[name]
+    return {name: change for name, change in out.items() if math.isfinite(change)}
+
+
+def _measured(probe: Probe, batches: Sequence[TokenBatch], changes: Mapping[str, Change]) -> Totals:
+    totals = Totals(probe, ())
+    with probe.intervene(changes):
+        for batch in batches:
+            totals.add(batch)
+    totals.check()
+    return totals

@@ -64,7 +64,7 @@ def estimate(probe: Probe, windows: Windows) -> Estimate:
     shapes = _Shapes()
     probe.observe(trial.tokens.to(probe.device), None, shapes)
     totals = Totals(probe, (), detail="full")
-    linear = _second_time(lambda: _measure(totals, trial)) / trial.tokens.shape[1]
+    linear = _second_time(lambda: totals.add(trial)) / trial.tokens.shape[1]
     all_heads = sum(heads for heads, _ in shapes.by_layer.values())
     quadratic = all_heads * _seconds_per_weight(probe, shapes)
     per_batch = min(rows, max(1, TOKENS_PER_BATCH // seq_len)) * seq_len
@@ -77,12 +77,7 @@ def estimate(probe: Probe, windows: Windows) -> Estimate:
     )
 
 
-def _measure(totals: Totals, batch: WindowBatch) -> None:
-    hidden, placed = totals.measure(batch)
-    totals.loss.add(totals.probe, hidden, placed)
-
-
-def _second_time(work: Callable[[], None]) -> float:
+def _second_time(work: Callable[[], object]) -> float:
     """Seconds of `work` once it is warm."""
     work()
     started = time.perf_counter()

@@ -76,10 +76,9 @@ def analyze_batches(
     )
     sample: Placed | None = None
     for batch in batches:
-        hidden, placed = totals.measure(batch)
+        placed = totals.add(batch)
         if sample is None:
             sample = placed.first_document(totals.layout, map_tokens)
-        totals.loss.add(totals.probe, hidden, placed)
     totals.check()
     assert sample is not None
     maps = None

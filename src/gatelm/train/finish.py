@@ -78,7 +78,7 @@ def _causal(cfg: RunConfig, source: Source, model: Decoder) -> dict[str, float]:
     """Metrics of what the gates do for the loss and the sinks, where the config asks for them."""
     if cfg.train.final_causal == "off":
         return {}
-    from gatelm.analysis.gate_effects import gate_effects
+    from gatelm.analysis.causal import gate_effects
 
     return gate_effects(model, held_out_batches(source, cfg.train, cfg.train.health_sequences))
 

@@ -2,7 +2,6 @@ import pytest
 import torch
 
 from gatelm.analysis.probe.interventions import (
-    by_layer,
     clamp_channels,
     constant,
     intervene,
@@ -38,7 +37,7 @@ def test_each_layer_gets_its_own_scores(build, batch):
     model = build("sdpa-head")
     values = {layer: torch.full((4, 1), 0.25 * (layer + 1)) for layer in (0, 1)}
     with (
-        intervene(model, {"sdpa_gate": by_layer(values)}),
+        intervene(model, {"sdpa_gate": lambda layer, scores: values[layer].expand_as(scores)}),
         keep(model, ["sdpa", "sdpa_gated"]) as kept,
     ):
         model(batch().tokens)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from gatelm.analysis.probe.recording import find_taps
-from gatelm.nn.shapes import Bool, Float, Tensor
+from gatelm.nn.shapes import Bool, Tensor
 
 Change = Callable[[int, Tensor], Tensor]
 """From the layer's index and the tensor at a tap to the tensor the model goes on with."""
@@ -54,11 +54,6 @@ def _changing(
 def constant(value: float) -> Change:
     """Every entry becomes `value`: 1 opens a gate that multiplies, 0 shuts it."""
     return lambda layer, tensor: torch.full_like(tensor, value)
-
-
-def by_layer(values: Mapping[int, Float[Tensor, "L W"]]) -> Change:
-    """All tokens of a layer get the same scores, e.g. each channel's mean."""
-    return lambda layer, tensor: values[layer].to(tensor).expand_as(tensor)
 
 
 def zero_tokens(where: Bool[Tensor, "B T"]) -> Change:

@@ -84,6 +84,12 @@ class Totals:
         placed = self.begin(batch)
         return placed.observe(self.probe, _Filler(self)), placed
 
+    def add(self, batch: TokenBatch) -> Placed:
+        """Run the model on one batch and add what passes, and the loss."""
+        hidden, placed = self.measure(batch)
+        self.loss.add(self.probe, hidden, placed)
+        return placed
+
     def check(self) -> None:
         """Raises ValueError when there were no batches, RuntimeError when nothing was seen."""
         if not self.num_sequences:
