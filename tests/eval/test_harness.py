@@ -8,9 +8,10 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from gatelm.config import ConfigError
 from gatelm.data.tokenizer import byte_tokenizer
 from gatelm.eval.harness import run_tasks
+from gatelm.hf.modeling.generation import library_tokenizer, open_generator
 from gatelm.nn.init import init_weights
 from gatelm.nn.model import Decoder, ModelConfig
-from gatelm.train.saving.export import export_model
+from gatelm.train.saving.export import export_model, load_model
 
 needs_harness = pytest.mark.skipif(
     importlib.util.find_spec("lm_eval") is None, reason="needs the package lm-eval"
@@ -96,13 +97,42 @@ def expected_accuracy(logits, front):
     return hits / len(QUESTIONS)
 
 
+def run_on(folder, *args, **settings):
+    model, tokenizer = open_generator(folder, device="cpu")
+    unused = model.generation_config.suppress_tokens or ()
+    return run_tasks(
+        model, library_tokenizer(tokenizer), *args, unused_ids=unused, batch_size=8, **settings
+    )
+
+
+@needs_harness
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_rows_without_a_token_take_no_probability(tasks, tmp_path):
+    """Rows added to the vocabulary, however likely, leave the scores of a task as they were."""
+    gatelm_folder(tmp_path / "plain")
+    decoder, _ = load_model(tmp_path / "plain")
+    wide = Decoder(decoder.cfg.replace(vocab_size=264))
+    wide.load_state_dict(
+        decoder.state_dict()
+        | {
+            "embedding.weight": torch.cat(
+                [decoder.embedding.weight, 9 * decoder.embedding.weight[:6]]
+            )
+        }
+    )
+    export_model(tmp_path / "wide", wide, byte_tokenizer(), {})
+    plain = run_on(tmp_path / "plain", ["sums"], include_path=tasks)
+    assert run_on(tmp_path / "wide", ["sums"], include_path=tasks) == plain
+
+
 @needs_harness
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("make", [gatelm_folder, llama_folder])
 def test_a_multiple_choice_task(tasks, tmp_path, make):
     logits, front = make(tmp_path / "model")
-    found = run_tasks(tmp_path / "model", ["sums"], include_path=tasks)
+    found = run_on(tmp_path / "model", ["sums"], include_path=tasks)
     assert found["sums"]["acc"] == pytest.approx(expected_accuracy(logits, front))
 
 
@@ -112,17 +142,14 @@ def test_a_multiple_choice_task(tasks, tmp_path, make):
 def test_an_unknown_task_is_told_the_nearest(tasks, tmp_path):
     gatelm_folder(tmp_path / "model")
     with pytest.raises(ConfigError, match="--tasks summs: not known; did you mean 'sums'"):
-        run_tasks(tmp_path / "model", ["summs"], include_path=tasks)
+        run_on(tmp_path / "model", ["summs"], include_path=tasks)
 
 
 def test_mistakes_are_one_sentence(tmp_path, monkeypatch):
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: found("json"))
-    with pytest.raises(ConfigError, match=r"--tasks needs a folder with config.json"):
-        run_tasks(tmp_path, ["sums"])
-    (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ConfigError, match=r"--include-path .*nowhere: there is no such folder"):
-        run_tasks(tmp_path, ["sums"], include_path=tmp_path / "nowhere")
+        run_tasks(None, None, ["sums"], include_path=tmp_path / "nowhere")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"--tasks needs the package lm-eval \(pip install"):
-        run_tasks(tmp_path, ["sums"])
+        run_tasks(None, None, ["sums"])

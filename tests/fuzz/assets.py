@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -100,8 +101,11 @@ def write_hf_folder(path: Path, kind: str = "llama") -> Path:
     return path
 
 
-def write_gguf(path: Path, **metadata: object) -> Path:
-    """A two-layer Llama as GGUF; `metadata` adds keys, or replaces them (None leaves one out)."""
+def write_gguf(path: Path, **metadata: Any) -> Path:
+    """A two-layer Llama as GGUF; `metadata` adds keys, or replaces them (None leaves one out).
+
+    rope_factors adds the tensor of that kind, more_tensors random tensors by name and shape.
+    """
     import gguf
 
     tokenizer_file = path.with_suffix(".tokenizer.json")
@@ -159,6 +163,8 @@ def write_gguf(path: Path, **metadata: object) -> Path:
             "ffn_down": (32, 48),
         }.items():
             add(f"blk.{layer}.{name}.weight", *shape)
+    for name, shape in metadata.get("more_tensors", {}).items():
+        add(name, *shape)
     factors = metadata.get("rope_factors")
     if factors is not None:
         writer.add_tensor("rope_freqs.weight", np.asarray(factors, dtype=np.float32))

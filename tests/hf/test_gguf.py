@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from gatelm.config import ConfigError
+from gatelm.hf.convert.checkpoint import read_source
 from gatelm.hf.convert.convert import ConvertOptions, convert
 from gatelm.hf.load import open_model
 from gatelm.train.saving.export import load_model
@@ -47,6 +48,17 @@ def test_no_scaling(tmp_path):
     torch.testing.assert_close(found, PLAIN, rtol=1e-5, atol=0)
     none = write_gguf(tmp_path / "n.gguf", **{f"{SCALING}type": "none"})
     torch.testing.assert_close(frequencies(none), PLAIN, rtol=1e-5, atol=0)
+
+
+def test_tensors_without_a_place_are_refused(tmp_path):
+    path = write_gguf(tmp_path / "m.gguf", more_tensors={"blk.0.attn_gate.weight": (4, 32)})
+    for read in (open_model, read_source):
+        with pytest.raises(ConfigError, match=r"no place for 1 of the tensors \(blk.0.attn_gate"):
+            read(path)
+    probe, _ = open_model(path, device="cpu", unknown_tensors="ignore")
+    tokens = torch.arange(9)[None]
+    plain, _ = open_model(write_gguf(tmp_path / "n.gguf"), device="cpu")
+    torch.testing.assert_close(probe.observe(tokens), plain.observe(tokens))
 
 
 def test_linear(tmp_path):

@@ -3,6 +3,7 @@ import sys
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
@@ -160,6 +161,64 @@ def test_pickled_weights_are_not_opened(folder):
     assert "the weights are pickled, which can run code" in message(folder)
     (folder / "pytorch_model.bin").unlink()
     assert "no .safetensors with the weights" in message(folder)
+
+
+def test_only_safetensors_inside_the_folder_are_opened(folder):
+    index = folder / "model.safetensors.index.json"
+    (folder / "model.safetensors").rename(folder / "a.safetensors")
+    (folder / "b.bin").write_bytes(b"pickle")
+    outside = folder.parent / "out.safetensors"
+    outside.write_bytes((folder / "a.safetensors").read_bytes())
+    for name in ("b.bin", "../out.safetensors", str(outside), "a/../a.safetensors"):
+        index.write_text(json.dumps({"weight_map": {"model.norm.weight": name}}))
+        text = message(folder)
+        assert f"index.json: names {name!r} as a file of weights" in text
+        assert "only .safetensors files in the same folder are opened" in text
+    for broken in ("[", "[]", '{"weight_map": 3}', '{"weight_map": {"a": 3}}'):
+        index.write_text(broken)
+        assert "not an index of weights" in message(folder)
+
+
+def test_pickled_weights_beside_safetensors_are_left_alone(folder, tokens):
+    (folder / "pytorch_model.bin").write_bytes(b"not to be opened")
+    index = {"weight_map": {"model.norm.weight": "pytorch_model.bin"}}
+    (folder / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+    assert open_model(folder, device="cpu")[0].family == "qwen3_next"
+
+
+@pytest.mark.parametrize("key", ["_attn_implementation", "attn_implementation"])
+def test_attention_functions_are_not_fetched(folder, key):
+    edit(folder, **{key: "someone/flash-kernel"})
+    assert f"{key} 'someone/flash-kernel': only eager, sdpa" in message(folder)
+    edit(folder, **{key: "eager", "text_config": {key: "someone/x:y"}})
+    assert "text_config" in message(folder)
+
+
+def change_weights(folder, change):
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    change(tensors)
+    save_file(tensors, path, {"format": "pt"})
+
+
+def test_tensors_without_a_place_are_named_and_refused(folder):
+    gate = "model.layers.0.self_attn.gate_proj.weight"
+    change_weights(folder, lambda tensors: tensors.update({gate: torch.zeros(2, 4)}))
+    text = message(folder, device="cpu")
+    assert f"Qwen3NextForCausalLM has no place for 1 of the tensors ({gate})" in text
+    assert "--ignore-unknown-tensors goes on" in text
+    probe, _ = open_model(folder, device="cpu", unknown_tensors="ignore")
+    assert probe.family == "qwen3_next"
+
+
+def test_weights_that_are_not_finite_are_refused(folder, exported):
+    name = "model.norm.weight"
+    change_weights(folder, lambda tensors: tensors[name][2:3].fill_(torch.nan))
+    assert f"{name} holds values that are not finite" in message(folder, device="cpu")
+    run, _ = exported
+    change = lambda tensors: tensors["final_norm.weight"].fill_(torch.inf)  # noqa: E731
+    change_weights(run / "model", change)
+    assert "final_norm.weight holds values that are not finite" in message(run)
 
 
 def edit(folder, **changes):

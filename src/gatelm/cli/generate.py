@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gatelm.cli.options import MODEL_HELP, Device, DType
+from gatelm.cli.options import MODEL_HELP, Device, DType, IgnoreUnknown, opening
 
 
 def generate(
@@ -25,6 +25,7 @@ def generate(
     ] = False,
     device: Device = "auto",
     dtype: DType = "float32",
+    ignore_unknown_tensors: IgnoreUnknown = False,
 ) -> None:
     """Print PROMPT and its continuation, as it comes.
 
@@ -40,7 +41,7 @@ def generate(
         prompt = typer.get_text_stream("stdin").read()
     from gatelm.hf.modeling.generation import Sampling, open_generator, stream
 
-    generator, tokenizer = open_generator(model, device=device, dtype=dtype)
+    generator, tokenizer = open_generator(model, **opening(device, dtype, ignore_unknown_tensors))
     _write(prompt)
     stream(
         generator,

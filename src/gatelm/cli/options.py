@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypedDict
 
 import typer
 
@@ -19,6 +19,13 @@ Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, ...")]
 DType = Annotated[
     str, typer.Option(help="float32, bfloat16, float16, or auto: the checkpoint's own.")
 ]
+IgnoreUnknown = Annotated[
+    bool,
+    typer.Option(
+        "--ignore-unknown-tensors",
+        help="Run the model without the tensors that its architecture does not have.",
+    ),
+]
 BOSChoice = Literal["auto", "always", "never"]
 BOS = Annotated[
     BOSChoice,
@@ -32,6 +39,20 @@ SOURCE_HELP = (
     "A gatelm run or model folder, a Hugging Face folder, a GGUF file, or an installed package "
     "that carries one."
 )
+
+
+class Opening(TypedDict):
+    """How a model is opened: the keyword arguments of `hf.load.open_model`."""
+
+    device: str
+    dtype: str
+    unknown_tensors: Literal["refuse", "ignore"]
+
+
+def opening(device: str, dtype: str, ignore_unknown_tensors: bool) -> Opening:
+    """The options above as arguments."""
+    unknown = "ignore" if ignore_unknown_tensors else "refuse"
+    return {"device": device, "dtype": dtype, "unknown_tensors": unknown}
 
 
 def typed(context: typer.Context) -> Iterator[tuple[str, str]]:

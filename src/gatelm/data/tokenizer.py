@@ -53,7 +53,16 @@ class Tokenizer:
     @property
     def vocab_size(self) -> int:
         """One more than the largest id."""
-        return max(self._inner.get_vocab(with_added_tokens=True).values()) + 1
+        return max(self.token_ids) + 1
+
+    @cached_property
+    def token_ids(self) -> frozenset[int]:
+        """All ids that have a token."""
+        return frozenset(self._inner.get_vocab(with_added_tokens=True).values())
+
+    def unused_ids(self, vocab_size: int) -> list[int]:
+        """See the function of this name."""
+        return unused_ids(self.token_ids, vocab_size)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -107,6 +116,14 @@ class Tokenizer:
             except UnicodeDecodeError:
                 return "".join(f"\\x{byte:02x}" for byte in raw)
         return piece.replace("\u2581", " ")
+
+
+def unused_ids(token_ids: Iterable[int], vocab_size: int) -> list[int]:
+    """The rows of a vocabulary that no token of a tokenizer has, such as rows added for hardware.
+
+    A model is never to choose them: they have no text.
+    """
+    return sorted(set(range(vocab_size)).difference(token_ids))
 
 
 def byte_tokenizer() -> Tokenizer:

@@ -1,8 +1,4 @@
-"""Tasks of lm-evaluation-harness, through its own `hf` model.
-
-A model folder of this package loads there like any other, since `gatelm` registers its model class
-with transformers.
-"""
+"""Tasks of lm-evaluation-harness, on a model of transformers through its own `hf` model."""
 
 from __future__ import annotations
 
@@ -19,34 +15,51 @@ from gatelm.config.base import nearest
 INSTALL = "pip install 'gatelm[eval]'"
 
 
+def check_installed() -> None:
+    """
+    Raises:
+        ConfigError: where lm-evaluation-harness is not installed.
+    """
+    if importlib.util.find_spec("lm_eval") is None:
+        raise ConfigError(f"--tasks needs the package lm-eval ({INSTALL})")
+
+
 def run_tasks(
-    folder: Path | str,
+    model: Any,
+    tokenizer: Any,
     tasks: Sequence[str],
     *,
+    unused_ids: Sequence[int] = (),
     include_path: Path | str | None = None,
     limit: int | None = None,
     batch_size: int = 8,
-    device: str = "cpu",
-    dtype: str = "float32",
 ) -> dict[str, dict[str, float | str]]:
     """Metric by name for each task, standard errors among them.
 
     Args:
-        folder: a folder with config.json and safetensors, or a run folder.
+        model: a causal language model of transformers, where it is to run.
+        tokenizer: a tokenizer of transformers.
+        unused_ids: rows of the vocabulary without a token, which get no probability.
         include_path: a folder of task files of your own.
-        limit: so many examples a task; None: all.
+        limit: largest number of examples of a task; None: all.
 
     Raises:
-        ConfigError: when the harness is not installed, a task is not known, or the folder holds no
-            model.
+        ConfigError: when the harness is not installed, or a task is not known.
     """
-    if importlib.util.find_spec("lm_eval") is None:
-        raise ConfigError(f"--tasks needs the package lm-eval ({INSTALL})")
-    found = _model_folder(Path(folder).expanduser())
+    check_installed()
     if include_path is not None and not Path(include_path).is_dir():
         raise ConfigError(f"--include-path {include_path}: there is no such folder")
     from lm_eval import simple_evaluate  # pyright: ignore[reportMissingImports]
+    from lm_eval.models.huggingface import HFLM  # pyright: ignore[reportMissingImports]
     from lm_eval.tasks import TaskManager  # pyright: ignore[reportMissingImports]
+
+    class WithoutUnusedRows(HFLM):
+        """The harness's model, whose probabilities are those of tokens that exist."""
+
+        def _model_call(self, *args: Any, **kwargs: Any) -> Any:
+            logits = super()._model_call(*args, **kwargs)
+            logits[..., list(unused_ids)] = float("-inf")
+            return logits
 
     with _quiet():
         manager = TaskManager(include_path=None if include_path is None else str(include_path))
@@ -54,13 +67,12 @@ def run_tasks(
             if not manager.match_tasks([task]):
                 raise ConfigError(f"--tasks {task}: not known; {nearest(task, manager.all_tasks)}")
         results: Any = simple_evaluate(
-            model="hf",
-            model_args={"pretrained": str(found), "dtype": dtype},
+            model=WithoutUnusedRows(
+                pretrained=model, tokenizer=tokenizer, batch_size=batch_size, backend="causal"
+            ),
             tasks=list(tasks),
             task_manager=manager,
             limit=limit,
-            batch_size=batch_size,
-            device=device,
             bootstrap_iters=0,
         )
     return {task: _metrics(values) for task, values in results["results"].items()}
@@ -74,16 +86,6 @@ def _metrics(values: dict[str, Any]) -> dict[str, float | str]:
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             out[name] = float(value)
     return out
-
-
-def _model_folder(folder: Path) -> Path:
-    for candidate in (folder, folder / "model"):
-        if (candidate / "config.json").is_file():
-            return candidate
-    raise ConfigError(
-        f"{folder}: --tasks needs a folder with config.json and safetensors; of a GGUF file "
-        "`gatelm convert` makes one"
-    )
 
 
 @contextmanager

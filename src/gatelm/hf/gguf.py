@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import math
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, PreTrainedConfig
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from gatelm.config import ConfigError
 
@@ -22,6 +23,10 @@ _LLAMA3 = tuple(
     for original in (8192, 4096)
 )
 """Settings whose factors stand in published files, which hold the factors alone."""
+_FACTORS = ("rope_freqs", "rope_factors")
+"""Tensors with factors of the rotary frequencies, which are read apart from the weights."""
+_EXPERTS = re.compile(r"\.ffn_\w+_exps\.")
+"""Tensors of stacked experts, which transformers takes apart under other names."""
 _YARN = {"yarn_beta_fast": "beta_fast", "yarn_beta_slow": "beta_slow"}
 _KNOWN = {"type", "factor", "original_context_length", "finetuned", "attn_factor", *_YARN}
 _NEUTRAL = {
@@ -106,6 +111,28 @@ def check_layers(config: PreTrainedConfig, tensors: int, where: str) -> None:
         raise ConfigError(f"{where}: {layers!r} layers, but the file has {tensors} tensors in all")
 
 
+def unknown_tensors(path: Path, model: PreTrainedModel) -> list[str]:
+    """Names of the file's tensors that have no place in the model that was made from it."""
+    from gguf import GGUFReader
+    from transformers.modeling_gguf_pytorch_utils import (
+        TENSOR_PROCESSORS,
+        TensorProcessor,
+        get_gguf_hf_weights_map,
+    )
+
+    reader = GGUFReader(str(path))
+    architecture = str(reader.fields["general.architecture"].contents())
+    processor = TENSOR_PROCESSORS.get(architecture, TensorProcessor)(config=model.config.to_dict())
+    known = get_gguf_hf_weights_map(model, processor)
+    return [
+        tensor.name
+        for tensor in reader.tensors
+        if tensor.name not in known
+        and not tensor.name.startswith(_FACTORS)
+        and not _EXPERTS.search(tensor.name)
+    ]
+
+
 def _number_of_tensors(path: Path) -> int:
     with path.open("rb") as file:
         header = file.read(24)
@@ -125,7 +152,7 @@ def _positions(path: Path) -> tuple[dict[str, Any], dict[str, list[float]]]:
     factors = {
         tensor.name.removesuffix(".weight"): [float(value) for value in tensor.data]
         for tensor in reader.tensors
-        if tensor.name.startswith(("rope_freqs", "rope_factors"))
+        if tensor.name.startswith(_FACTORS)
     }
     return metadata, factors
 

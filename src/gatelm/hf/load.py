@@ -8,14 +8,14 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tokenizers
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -38,6 +38,7 @@ from gatelm.hf import gguf
 from gatelm.hf.modeling.paper_release import PaperForCausalLM, is_paper_release, paper_config
 from gatelm.hf.probe.hf_probe import HFProbe
 from gatelm.hf.probe.tokenizer import GatelmTokenizer, HFTokenizer
+from gatelm.io.weights import check_finite, tensor_names, weight_files
 from gatelm.train.saving.export import (
     CONTEXT,
     TOKENIZER,
@@ -56,12 +57,30 @@ DTYPES = {
     "float64": torch.float64,
 }
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "spiece.model", "vocab.txt")
+_ATTENTION = ("eager", "sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _PACKAGE_NAME = re.compile(r"[A-Za-z][\w-]*")
 
 
+UnknownTensors = Literal["refuse", "ignore"]
+"""What to do with tensors of a checkpoint that the architecture in its config does not have."""
+
+
+@dataclass(frozen=True)
+class _Opening:
+    """How to open a model. dtype: None for the checkpoint's own."""
+
+    device: torch.device
+    dtype: torch.dtype | None
+    unknown_tensors: UnknownTensors
+
+
 def open_model(
-    where: str | Path, *, device: str | torch.device = "auto", dtype: str | torch.dtype = "float32"
+    where: str | Path,
+    *,
+    device: str | torch.device = "auto",
+    dtype: str | torch.dtype = "float32",
+    unknown_tensors: UnknownTensors = "refuse",
 ) -> tuple[Probe, TextTokenizer | None]:
     """A probe of the model at `where`, and its tokenizer if it has one.
 
@@ -69,18 +88,18 @@ def open_model(
         file (or a folder with one), or the name of an installed package that carries a GGUF.
     device: "auto" takes a GPU when there is one. dtype: a name of `DTYPES`, or "auto": the
         checkpoint's own (float32 for models of this package and for GGUF).
+    unknown_tensors: "refuse" tensors that the architecture does not have (a gate, for instance, in
+        a checkpoint that calls itself an ungated model), or "ignore" them.
 
     Raises:
         ConfigError: in one sentence, whatever the reason it cannot be opened.
     """
-    device, wanted = _device(device), _dtype(dtype)
+    how = _Opening(_device(device), _dtype(dtype), unknown_tensors)
     with foreign(str(where)):
-        return _open(where, device, wanted)
+        return _open(where, how)
 
 
-def _open(
-    where: str | Path, device: torch.device, wanted: torch.dtype | None
-) -> tuple[Probe, TextTokenizer | None]:
+def _open(where: str | Path, how: _Opening) -> tuple[Probe, TextTokenizer | None]:
     path = Path(where).expanduser()
     if path.is_file() or path.suffix == ".gguf":
         if path.suffix != ".gguf":
@@ -90,10 +109,10 @@ def _open(
             )
         if not path.is_file():
             raise ConfigError(f"{where}: there is no such file")
-        return _from_gguf(path, device, wanted)
+        return _from_gguf(path, how)
     if path.is_dir():
-        return _from_folder(path, device, wanted)
-    return _from_gguf(_gguf_in_package(str(where)), device, wanted)
+        return _from_folder(path, how)
+    return _from_gguf(_gguf_in_package(str(where)), how)
 
 
 def open_reader(
@@ -101,6 +120,7 @@ def open_reader(
     *,
     device: str | torch.device = "auto",
     dtype: str | torch.dtype = "float32",
+    unknown_tensors: UnknownTensors = "refuse",
     purpose: str = "read text",
 ) -> tuple[Probe, TextTokenizer]:
     """`open_model`, for a model that is to do with text what `purpose` says.
@@ -108,7 +128,9 @@ def open_reader(
     Raises:
         ConfigError: when it cannot be opened, or has no tokenizer.
     """
-    probe, tokenizer = open_model(where, device=device, dtype=dtype)
+    probe, tokenizer = open_model(
+        where, device=device, dtype=dtype, unknown_tensors=unknown_tensors
+    )
     if tokenizer is None:
         raise ConfigError(f"{where}: the model has no tokenizer, so it cannot {purpose}")
     return probe, tokenizer
@@ -145,37 +167,32 @@ def _dtype(dtype: str | torch.dtype) -> torch.dtype | None:
     return DTYPES.get(dtype)
 
 
-def _from_folder(
-    path: Path, device: torch.device, dtype: torch.dtype | None
-) -> tuple[Probe, TextTokenizer | None]:
+def _from_folder(path: Path, how: _Opening) -> tuple[Probe, TextTokenizer | None]:
     config = path / "config.json"
     if not config.is_file():
         if (path / "model" / "config.json").is_file():
-            return _from_folder(path / "model", device, dtype)
+            return _from_folder(path / "model", how)
         if files := sorted(path.glob("*.gguf")):
-            return _from_gguf(_only(files, str(path)), device, dtype)
+            return _from_gguf(_only(files, str(path)), how)
         raise ConfigError(_why_no_model(path))
     try:
         tree = json.loads(config.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         raise ConfigError(f"{config}: cannot be read as JSON") from None
     if is_gatelm_config(tree):
-        return _gatelm(path, device, dtype)
+        return _gatelm(path, how)
     if not isinstance(tree, dict) or not isinstance(tree.get("model_type"), str):
         raise ConfigError(
             f"{config}: neither a config of gatelm (it has no layer) nor one of transformers (it "
             "has no model_type)"
         )
-    _check_weights(path)
-    model = _load(path, tree, dtype)
-    return HFProbe(_placed(model, device), _name(path)), _tokenizer(path)
+    check_attention_names(tree, str(config))
+    return HFProbe(_load(path, tree, how), _name(path)), _tokenizer(path)
 
 
-def _gatelm(
-    path: Path, device: torch.device, dtype: torch.dtype | None
-) -> tuple[Probe, TextTokenizer | None]:
+def _gatelm(path: Path, how: _Opening) -> tuple[Probe, TextTokenizer | None]:
     model, tokenizer = load_model(path)
-    model = model.to(device=device, dtype=dtype or torch.float32)
+    model = model.to(device=how.device, dtype=how.dtype or torch.float32)
     name = path.resolve().parent.name if path.name == "model" else path.name
     if tokenizer is None:
         return GatelmProbe(model, name), None
@@ -202,32 +219,27 @@ def _why_no_model(path: Path) -> str:
     return f"{path}: no model here (no config.json, no GGUF)"
 
 
-def _check_weights(path: Path) -> None:
-    if any(path.glob("*.safetensors")):
-        return
-    if any(path.glob("*.bin")) or any(path.glob("*.pt")):
-        raise ConfigError(
-            f"{path}: the weights are pickled, which can run code when opened; save them as "
-            "safetensors first (load where you trust them, then save_pretrained)"
-        )
-    raise ConfigError(f"{path}: config.json is there, but no .safetensors with the weights")
+def check_attention_names(tree: Mapping[str, Any], where: str) -> None:
+    """Look for the name of an attention function that would be fetched and run.
+
+    Raises:
+        ConfigError: for a name that is not one of transformers' own, such as that of a repository.
+    """
+    for key, value in tree.items():
+        if isinstance(value, Mapping):
+            check_attention_names(value, f"{where}: {key}")
+        elif key.strip("_").startswith("attn_implementation") and value not in (None, *_ATTENTION):
+            raise ConfigError(
+                f"{where}: {key} {value!r}: only {', '.join(_ATTENTION)} are used; code of a "
+                "checkpoint or a hub is not run"
+            )
 
 
-def _number_of_tensors(path: Path) -> int:
-    count = 0
-    for file in sorted(path.glob("*.safetensors")):
-        try:
-            with safe_open(file, framework="pt") as tensors:
-                count += len(tensors.keys())
-        except SafetensorError as error:
-            raise ConfigError(f"{file}: the model cannot be loaded: {error}") from None
-    return count
-
-
-def _load(path: Path, tree: dict[str, Any], dtype: torch.dtype | None) -> PreTrainedModel:
+def _load(path: Path, tree: dict[str, Any], how: _Opening) -> PreTrainedModel:
+    files = weight_files(path)
     if is_paper_release(tree):
         config: PreTrainedConfig = paper_config(tree, str(path / "config.json"))
-        return _pretrained(PaperForCausalLM.from_pretrained, path, dtype, config=config)
+        return _pretrained(PaperForCausalLM.from_pretrained, path, how, config=config)
     kind = tree["model_type"]
     if kind not in CONFIG_MAPPING_NAMES:
         own = "auto_map" in tree
@@ -240,24 +252,27 @@ def _load(path: Path, tree: dict[str, Any], dtype: torch.dtype | None) -> PreTra
         config = AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     except Exception as error:
         raise ConfigError(f"{path / 'config.json'}: {_first_line(error)}") from None
-    gguf.check_layers(config, _number_of_tensors(path), str(path / "config.json"))
+    tensors = sum(len(tensor_names(file)) for file in files)
+    gguf.check_layers(config, tensors, str(path / "config.json"))
     for auto in (AutoModelForCausalLM, AutoModelForImageTextToText):
         if type(config) in auto._model_mapping:  # pyright: ignore[reportAttributeAccessIssue]
-            return _pretrained(auto.from_pretrained, path, dtype, config=config)
+            return _pretrained(auto.from_pretrained, path, how, config=config)
     raise ConfigError(f"{path}: {kind} is no causal language model")
 
 
 def _pretrained(
-    load: Callable[..., Any], path: Path, dtype: torch.dtype | None, **settings: Any
+    load: Callable[..., Any], path: Path, how: _Opening, **settings: Any
 ) -> PreTrainedModel:
-    """Load weights, or one ConfigError: also for those missing, which the library makes up."""
+    """Load weights, or one ConfigError: also for those missing, which the library makes up, for
+    those left over, which it passes over, and for values that are not finite."""
     level = logging.get_verbosity()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
         model, info = load(
             path,
-            dtype=dtype or "auto",
+            dtype=how.dtype or "auto",
+            use_safetensors=True,
             local_files_only=True,
             trust_remote_code=False,
             output_loading_info=True,
@@ -276,27 +291,42 @@ def _pretrained(
                 f"{path}: {len(keys)} weights are {what}, such as {keys[0]}; the model would run "
                 "on random numbers"
             )
+    unknown = sorted(info.get("unexpected_keys", ()))
+    if unknown and how.unknown_tensors == "refuse":
+        raise ConfigError(unknown_sentence(str(path), type(model).__name__, unknown))
+    check_finite(model.named_parameters(), str(path))
+    nn.Module.to(model, how.device)
     return model.eval()
 
 
-def _placed(model: PreTrainedModel, device: torch.device) -> PreTrainedModel:
-    nn.Module.to(model, device)
-    return model
-
-
-def _from_gguf(
-    path: Path, device: torch.device, dtype: torch.dtype | None
-) -> tuple[Probe, TextTokenizer | None]:
-    model = gguf_model(path, dtype or torch.float32)
-    tokenizer = _tokenizer(path.parent, gguf_file=path.name)
-    return HFProbe(_placed(model, device), path.stem), tokenizer
-
-
-def gguf_model(path: Path, dtype: torch.dtype) -> PreTrainedModel:
-    """The model of a GGUF file, dequantised, as `hf.gguf.read_model` completes it."""
-    return gguf.read_model(
-        path, partial(_pretrained, AutoModelForCausalLM.from_pretrained, path.parent, dtype)
+def unknown_sentence(where: str, architecture: str, names: Sequence[str]) -> str:
+    """Why a checkpoint is refused that holds tensors which its architecture does not have."""
+    shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+    return (
+        f"{where}: {architecture} has no place for {len(names)} of the tensors ({shown}); the "
+        "model would run without them. Is model_type right? --ignore-unknown-tensors goes on"
     )
+
+
+def _from_gguf(path: Path, how: _Opening) -> tuple[Probe, TextTokenizer | None]:
+    model = gguf_model(path, how.dtype or torch.float32, how.device, how.unknown_tensors)
+    return HFProbe(model, path.stem), _tokenizer(path.parent, gguf_file=path.name)
+
+
+def gguf_model(
+    path: Path,
+    dtype: torch.dtype,
+    device: torch.device | None = None,
+    unknown_tensors: UnknownTensors = "refuse",
+) -> PreTrainedModel:
+    """The model of a GGUF file, dequantised, as `hf.gguf.read_model` completes it."""
+    how = _Opening(device or torch.device("cpu"), dtype, unknown_tensors)
+    load = partial(_pretrained, AutoModelForCausalLM.from_pretrained, path.parent, how)
+    model = gguf.read_model(path, load)
+    unknown = gguf.unknown_tensors(path, model)
+    if unknown and unknown_tensors == "refuse":
+        raise ConfigError(unknown_sentence(str(path), type(model).__name__, unknown))
+    return model
 
 
 def _gguf_in_package(where: str) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -119,12 +119,14 @@ def continue_greedily(
     *,
     max_new_tokens: int,
     ends: frozenset[int] = frozenset(),
+    unused_ids: Sequence[int] = (),
     chunk_tokens: int = CHUNK_TOKENS,
     report: Callable[[int], None] = lambda done: None,
 ) -> list[int]:
     """The likeliest next token, again and again, until one of `ends` (left out) or the maximum.
 
     Args:
+        unused_ids: rows of the vocabulary that are never chosen, as they have no token.
         report: called with the prompt's tokens that have been read so far.
 
     Raises:
@@ -140,7 +142,9 @@ def continue_greedily(
         report(min(start + step, len(tokens)))
     new: list[int] = []
     while len(new) < max_new_tokens:
-        token = int(model.logits(last).argmax(dim=-1))
+        logits = model.logits(last)
+        logits[..., list(unused_ids)] = float("-inf")
+        token = int(logits.argmax(dim=-1))
         if token in ends:
             break
         new.append(token)

@@ -24,9 +24,13 @@ Progress = Callable[[str, int, int], None]
 
 
 class Decoding(TextTokenizer, Protocol):
-    """A tokenizer that gives the text of ids too."""
+    """A tokenizer that gives the text of ids too.
+
+    unused_ids: rows of a vocabulary that have no token.
+    """
 
     def decode(self, ids: Sequence[int]) -> str: ...
+    def unused_ids(self, vocab_size: int) -> Sequence[int]: ...
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,7 @@ def model_answers(
     chunk_tokens: int = CHUNK_TOKENS,
 ) -> Answer:
     """Answers by the likeliest token each time, up to the room that the sample leaves."""
+    unused = tokenizer.unused_ids(model.vocab_size)
 
     def answer(sample: Sample) -> str:
         if max(sample.tokens) >= model.vocab_size:
@@ -120,6 +125,7 @@ def model_answers(
             torch.tensor(sample.tokens),
             max_new_tokens=sample.answer_tokens,
             ends=ends,
+            unused_ids=unused,
             chunk_tokens=chunk_tokens,
         )
         return tokenizer.decode(new)

@@ -102,6 +102,7 @@ def test_an_option_that_nothing_would_use_is_refused(folder, options, sentence):
 
 def test_every_option_says_what_uses_it():
     shared = {"model", "by_position", "tasks", "device", "dtype", "as_json"}
+    shared |= {"ignore_unknown_tensors"}
     names = set(inspect.signature(evaluate).parameters) - {"context"}
     assert set(USED_BY) == names - shared
     assert {use for uses in USED_BY.values() for use in uses} == set(ASKED_BY)

@@ -156,7 +156,8 @@ def test_pickled_weights_and_missing_configs(folder, tmp_path):
 
 def test_shards_without_an_index_are_refused(folder):
     tensors = load_file(folder / "model.safetensors")
-    save_file(tensors, folder / "more.safetensors")
+    (folder / "model.safetensors").rename(folder / "a.safetensors")
+    save_file(tensors, folder / "b.safetensors")
     assert "several weight files, but no model.safetensors.index.json" in message(folder)
 
 

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from gatelm.config import ConfigError
 from gatelm.hf.convert import convert as convert_module
-from gatelm.hf.convert.checkpoint import RECORD, read_source, read_tensors
+from gatelm.hf.convert.checkpoint import RECORD, read_source
 from gatelm.hf.convert.convert import ConvertOptions, convert
 from gatelm.hf.convert.verify import VerificationError
 from gatelm.train.saving.export import load_model
@@ -23,7 +23,7 @@ _spec.loader.exec_module(models)
 
 
 def weights(folder):
-    return read_tensors(folder)
+    return read_weights(folder)
 
 
 def same(a, b):
@@ -234,7 +234,9 @@ def test_shards_are_written_and_read(tmp_path):
     convert(tmp_path / "theirs", tmp_path / "home", ConvertOptions())
     assert same(weights(ours), weights(tmp_path / "home"))
     (tmp_path / "theirs" / files[1]).unlink()
-    with pytest.raises(ConfigError, match=f"1 of {len(files)} shards are missing.*{files[1]}"):
+    with pytest.raises(
+        ConfigError, match=f"1 of {len(files)} weight files are missing.*{files[1]}"
+    ):
         read_source(tmp_path / "theirs")
 
 

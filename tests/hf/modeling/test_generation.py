@@ -1,10 +1,13 @@
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from gatelm.config import ConfigError
 from gatelm.data.tokenizer import byte_tokenizer
 from gatelm.hf.modeling.generation import Sampling, _Streamer, open_generator, prompt_ids, stream
+from gatelm.hf.probe.prefill import open_prefill
 from gatelm.hf.probe.tokenizer import GatelmTokenizer
+from gatelm.inference.prefill import continue_greedily
 from gatelm.nn.init import init_weights
 from gatelm.nn.model import Decoder, ModelConfig
 from gatelm.train.saving.export import export_model
@@ -55,6 +58,38 @@ def test_the_seed_decides_and_leaves_torchs_generator_alone(opened):
     assert run(opened, seed=1) == one
     assert run(opened, seed=2)[0] != one[0]
     assert "".join(one[1]) == opened[2].decode(one[0])
+
+
+@pytest.fixture
+def padded(tmp_path):
+    """A model with rows of the vocabulary that have no token, one of which is the likeliest."""
+    decoder = export(tmp_path / "plain", byte_tokenizer(), vocab_size=264)
+    with torch.no_grad():
+        decoder.embedding.weight[258:] *= 40
+    export_model(tmp_path / "padded", decoder, byte_tokenizer(), {})
+    return tmp_path / "padded", decoder
+
+
+def test_ids_without_a_token_are_never_chosen(padded):
+    folder, decoder = padded
+    model, tokenizer = open_generator(folder, device="cpu")
+    row = torch.tensor([prompt_ids(tokenizer, "To the Congress")])
+    with torch.no_grad():
+        assert decoder(row)[0, -1].argmax() >= 258
+    for sampling in (Sampling(None), Sampling(5.0)):
+        ids, pieces = run((None, model, tokenizer), sampling=sampling)
+        assert ids
+        assert max(ids) < 258
+        assert "".join(pieces) == tokenizer.decode(ids) != ""
+    loaded = AutoModelForCausalLM.from_pretrained(folder)
+    for settings in ({"do_sample": False}, {"do_sample": True, "temperature": 5.0}):
+        assert int(loaded.generate(row, max_new_tokens=8, **settings).max()) < 258
+    reader, inner, ends = open_prefill(folder, device="cpu")
+    unused = inner.unused_ids(reader.vocab_size)
+    assert unused == list(range(258, 264))
+    found = continue_greedily(reader, row[0], max_new_tokens=8, ends=ends, unused_ids=unused)
+    assert found
+    assert max(found) < 258
 
 
 def test_a_narrow_choice_is_greedy(opened):

@@ -178,12 +178,59 @@ def test_a_cache_is_continued_and_static_ones_are_refused(tokens):
         model(tokens, cache=StaticCache(config=model.config, max_cache_len=32))
 
 
+def with_holes(tokens):
+    """Rows with padding between their tokens, as turns padded one by one give them; the mask."""
+    mask = torch.ones(len(tokens), tokens.shape[1] + 5, dtype=torch.long)
+    mask[0, [0, 1, 2, 3, 4]] = 0
+    mask[1, [3, 4, 9, 12, 13]] = 0
+    mask[2, [0, 5, 6, 7, 15]] = 0
+    rows = torch.full_like(mask, 1)
+    rows[mask.bool()] = tokens.flatten()
+    return rows, mask
+
+
+def test_padding_between_tokens_changes_nothing(tokens):
+    model = wrap()
+    rows, mask = with_holes(tokens)
+    expected = model(tokens).logits
+    found = model(rows, attention_mask=mask).logits
+    torch.testing.assert_close(found[mask.bool()], expected.flatten(0, 1))
+    positions = (mask.cumsum(1) - 1).masked_fill(mask == 0, 1)
+    given = model(rows, attention_mask=mask, position_ids=positions).logits
+    torch.testing.assert_close(given[mask.bool()], expected.flatten(0, 1))
+    new = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None, "pad_token_id": 1}
+    plain = model.generate(tokens, **new)[:, tokens.shape[1] :]
+    assert torch.equal(model.generate(rows, attention_mask=mask, **new)[:, rows.shape[1] :], plain)
+
+
+def test_generate_infers_the_mask_of_padding_inside_a_prompt(tokens):
+    model = wrap()
+    tokens = tokens.clamp(min=2)
+    rows, _ = with_holes(tokens)
+    new = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None, "pad_token_id": 1}
+    plain = model.generate(tokens, **new)[:, tokens.shape[1] :]
+    assert torch.equal(model.generate(rows, **new)[:, rows.shape[1] :], plain)
+
+
+@pytest.mark.parametrize(
+    ("mixer", "why"),
+    [
+        ({"kind": "delta", "num_heads": 2, "head_dim": 8}, "layer 0 .delta. carries a state"),
+        ({"num_heads": 4, "window_tokens": 4}, "layer 0 counts the distance"),
+    ],
+)
+def test_layers_that_cannot_leave_out_padding_say_so(tokens, mixer, why):
+    layer = {"mixer": mixer, "ffn": {"ffn_dim": 24}}
+    tree = {"vocab_size": VOCAB, "hidden_dim": 32, "num_layers": 1, "layer": layer}
+    model = GatelmForCausalLM(GatelmConfig(model=tree)).eval()
+    rows, mask = with_holes(tokens)
+    with pytest.raises(ValueError, match=f"padding between its tokens, but {why}"):
+        model(rows, attention_mask=mask)
+
+
 def test_inputs_that_cannot_be_meant_are_one_sentence(tokens):
     model = wrap()
-    hole = torch.ones_like(tokens)
-    hole[2, 5] = 0
     cases = [
-        ({"attention_mask": hole}, "row 2 has padding between its tokens"),
         ({"attention_mask": torch.ones(3, 5)}, r"shape \(3, 5\) for \(3, 14\) tokens"),
         ({"attention_mask": torch.ones(3, 1, 14, 14)}, "has 4 axes"),
         ({"position_ids": torch.arange(3, 17)[None]}, "3 at token 0 of row 0"),

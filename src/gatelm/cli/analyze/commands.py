@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gatelm.cli.options import BOS, MODEL_HELP, Device, DType
+from gatelm.cli.options import BOS, MODEL_HELP, Device, DType, IgnoreUnknown
 from gatelm.cli.output import print_json
 
 
@@ -36,6 +36,7 @@ def analyze(
     ] = None,
     device: Device = "auto",
     dtype: DType = "float32",
+    ignore_unknown_tensors: IgnoreUnknown = False,
     out: Annotated[
         Path | None, typer.Option(help="Folder to write [default: analysis/NAME].")
     ] = None,
@@ -69,6 +70,7 @@ def analyze(
         layers=layers,
         device=device,
         dtype=dtype,
+        unknown_tensors="ignore" if ignore_unknown_tensors else "refuse",
         extras=tuple(
             name for name, asked in (("intervene", intervene), ("streaming", streaming)) if asked
         ),

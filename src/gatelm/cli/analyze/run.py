@@ -39,6 +39,7 @@ class AnalyzeOptions:
     layers: str | None = None
     device: str = "auto"
     dtype: str = "float32"
+    unknown_tensors: Literal["refuse", "ignore"] = "refuse"
     extras: tuple[str, ...] = ()
 
 
@@ -77,7 +78,12 @@ def _analyze(place: str, text: _Text, options: AnalyzeOptions, console: Console)
 
     _say(console, f"{place}: opening")
     started = time.perf_counter()
-    probe, tokenizer = open_model(place, device=options.device, dtype=options.dtype)
+    probe, tokenizer = open_model(
+        place,
+        device=options.device,
+        dtype=options.dtype,
+        unknown_tensors=options.unknown_tensors,
+    )
     layers = _layers(options.layers, probe)
     windows: Windows | None = None
     if tokenizer is None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
+from gatelm.cli.options import Opening
 from gatelm.cli.progress import Bars
 from gatelm.config import ConfigError
 
@@ -54,7 +55,7 @@ def by_position(
     first_tokens: list[int],
     bos: Literal["auto", "always", "never"],
     chunk_tokens: int,
-    place: tuple[str, str],
+    place: Opening,
 ) -> dict[str, Any]:
     """Loss by length and position, and in sliding windows where a window is given.
 
@@ -68,7 +69,7 @@ def by_position(
     from gatelm.hf.probe.prefill import prefill_of
 
     texts, which = read_texts(data)
-    probe, tokenizer = open_reader(model, device=place[0], dtype=place[1])
+    probe, tokenizer = open_reader(model, **place)
     lengths = lengths or [min(stated_context(model, probe) or UNSTATED_TOKENS, 8192)]
     documents = long_documents(
         texts, tokenizer, num_tokens=lengths[-1], max_documents=max_documents, bos=bos

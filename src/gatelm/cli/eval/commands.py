@@ -20,7 +20,7 @@ from gatelm.cli.eval.recall import recall
 from gatelm.cli.eval.recall import table as recall_table
 from gatelm.cli.eval.retrieval import retrieval
 from gatelm.cli.eval.retrieval import table as retrieval_table
-from gatelm.cli.options import BOS, Device, DType, typed
+from gatelm.cli.options import BOS, Device, DType, IgnoreUnknown, Opening, opening, typed
 from gatelm.cli.output import print_json
 from gatelm.cli.progress import Bars
 
@@ -171,6 +171,7 @@ def evaluate(
     limit: Annotated[int | None, typer.Option(min=1, help="Examples of each task.")] = None,
     device: Device = "auto",
     dtype: DType = "float32",
+    ignore_unknown_tensors: IgnoreUnknown = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
 ) -> None:
     """Measure a model: perplexity and bits per byte of a text, by position, or task scores.
@@ -182,7 +183,7 @@ def evaluate(
     across tokenizers, perplexity cannot.
     """
     results: dict[str, Any] = {"model": model}
-    place = (device, dtype)
+    place = opening(device, dtype, ignore_unknown_tensors)
     retrieval_tasks, harness_tasks = _split_tasks(tasks)
     asks_recall = RECALL in harness_tasks
     harness_tasks = [name for name in harness_tasks if name != RECALL]
@@ -280,7 +281,7 @@ def _perplexity(
     bos: Literal["auto", "always", "never"],
     max_tokens: int | None,
     batch_size: int,
-    place: tuple[str, str],
+    place: Opening,
 ) -> dict[str, Any]:
     from dataclasses import asdict
 
@@ -289,7 +290,7 @@ def _perplexity(
     from gatelm.hf.load import open_reader, stated_context
 
     texts, which = read_texts(data)
-    probe, tokenizer = open_reader(model, device=place[0], dtype=place[1])
+    probe, tokenizer = open_reader(model, **place)
     rows = cut_rows(
         texts,
         tokenizer,
@@ -322,23 +323,22 @@ def _tasks(
     include_path: Path | None,
     limit: int | None,
     batch_size: int,
-    place: tuple[str, str],
+    place: Opening,
 ) -> dict[str, Any]:
-    import torch
+    from gatelm.eval.harness import check_installed, run_tasks
+    from gatelm.hf.modeling.generation import library_tokenizer, open_generator
 
-    from gatelm.eval.harness import run_tasks
-
-    device, dtype = place
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    check_installed()
+    opened, tokenizer = open_generator(model, **place)
+    settings = opened.generation_config
     return run_tasks(
-        model,
+        opened,
+        library_tokenizer(tokenizer),
         tasks,
+        unused_ids=(settings and settings.suppress_tokens) or (),
         include_path=include_path,
         limit=limit,
         batch_size=batch_size,
-        device=device,
-        dtype=dtype,
     )
 
 

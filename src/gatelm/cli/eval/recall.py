@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gatelm.cli.eval.by_position import one_sentence, show_length
+from gatelm.cli.options import Opening
 from gatelm.cli.progress import Bars
 from gatelm.config import ConfigError
 
@@ -13,7 +14,7 @@ NAME = "recall"
 
 
 def recall(
-    model: str, lengths: list[int] | None, depths: int, rows: int, place: tuple[str, str]
+    model: str, lengths: list[int] | None, depths: int, rows: int, place: Opening
 ) -> dict[str, Any]:
     """Accuracy by length and depth of the task that a run was trained on."""
     from gatelm.config.load import read_yaml
@@ -29,7 +30,7 @@ def recall(
             f"--tasks {NAME}: {model} is no folder of a run with data.kind associative_recall "
             "(`gatelm train context-recall` makes one)"
         )
-    probe, _ = open_model(model, device=place[0], dtype=place[1])
+    probe, _ = open_model(model, **place)
     wanted = lengths or [cfg.seq_len * factor for factor in (1, 2, 4, 8)]
     with Bars() as bars, one_sentence(probe.name):
         cells = recall_by_depth(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gatelm.cli.eval.by_position import one_sentence, show_length
+from gatelm.cli.options import Opening
 from gatelm.cli.progress import Bars
 from gatelm.config import ConfigError
 
@@ -23,7 +24,7 @@ def retrieval(
     essays_from: str,
     threshold: float,
     chunk_tokens: int,
-    place: tuple[str, str],
+    place: Opening,
     out: Path | None,
 ) -> dict[str, Any]:
     """Scores by task, length and depth; with `out`, a folder that a stopped run goes on in."""
@@ -40,10 +41,10 @@ def retrieval(
 
     request.check()
     essays = _essays(request, essays_from)
-    reader, tokenizer, ends = open_prefill(model, device=place[0], dtype=place[1])
+    reader, tokenizer, ends = open_prefill(model, **place)
     settings = {
         "model": model,
-        "dtype": place[1],
+        "dtype": place["dtype"],
         "seed": request.seed,
         "samples": request.samples,
         "depths": request.places(),

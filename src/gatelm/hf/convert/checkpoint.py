@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from gatelm.config import ConfigError, foreign
@@ -20,6 +19,7 @@ from gatelm.hf.convert.formats.read import left_out, read_config, recognise
 from gatelm.hf.convert.formats.rules import FORMATS, Format
 from gatelm.hf.convert.formats.tensors import shapes, to_ours
 from gatelm.hf.convert.formats.write import CARRIED, format_pieces, rope_keys, write_config
+from gatelm.io.weights import read_weights
 from gatelm.nn.model import ModelConfig
 from gatelm.train.saving.export import is_gatelm_config, parse_config
 
@@ -87,7 +87,7 @@ def _read(where: str | Path, layout: str | None) -> SourceModel:
         path = path / "model"
     tree = read_json(path / "config.json")
     name = path.resolve().parent.name if path.name == "model" else path.resolve().name
-    tensors = read_tensors(path)
+    tensors = read_weights(path)
     if is_gatelm_config(tree):
         if layout is not None:
             raise ConfigError("--layout: this package's own folders pack nothing")
@@ -112,40 +112,6 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(tree, dict):
         raise ConfigError(f"{path}: holds no JSON object")
     return tree
-
-
-def read_tensors(folder: Path) -> State:
-    """All tensors of a folder's safetensors files.
-
-    Raises:
-        ConfigError: for pickled weights, a missing shard, and a file that is damaged or truncated.
-    """
-    load._check_weights(folder)
-    index = folder / "model.safetensors.index.json"
-    if index.is_file():
-        places = read_json(index).get("weight_map")
-        if not isinstance(places, Mapping):
-            raise ConfigError(f"{index}: has no weight_map")
-        files = sorted({str(file) for file in places.values()})
-        if absent := [file for file in files if not (folder / file).is_file()]:
-            raise ConfigError(
-                f"{folder}: {len(absent)} of {len(files)} shards are missing, such as {absent[0]}"
-            )
-    else:
-        files, places = sorted(p.name for p in folder.glob("*.safetensors")), None
-        if len(files) > 1:
-            raise ConfigError(f"{folder}: several weight files, but no {index.name}")
-    tensors: State = {}
-    for file in files:
-        try:
-            tensors |= load_file(folder / file)
-        except Exception as error:
-            raise ConfigError(
-                f"{folder / file}: cannot be read; it is damaged or truncated ({error})"
-            ) from None
-    if places is not None and (lost := sorted(set(places) - set(tensors))):
-        raise ConfigError(f"{folder}: {lost[0]} is not in the shard that {index.name} names")
-    return tensors
 
 
 def _from_tree(
@@ -309,4 +275,4 @@ def tree_of(cfg: ModelConfig, fmt: Format, carried: Mapping[str, Any], dtype: st
     return tree, _Filled(tree)
 
 
-__all__ = ["FORMATS", "RECORD", "SourceModel", "read_source", "read_tensors", "tree_of"]
+__all__ = ["FORMATS", "RECORD", "SourceModel", "read_source", "tree_of"]

@@ -5,20 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import (
+    AutoTokenizer,
+    GenerationConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.generation.streamers import BaseStreamer
 from transformers.utils import logging
 
 from gatelm.analysis.probe.gatelm_probe import GatelmProbe
 from gatelm.config import ConfigError
-from gatelm.hf.load import open_reader
+from gatelm.hf.load import UnknownTensors, open_reader
 from gatelm.hf.modeling.wrapper import GatelmForCausalLM
 from gatelm.hf.probe.hf_probe import HFProbe
 from gatelm.hf.probe.tokenizer import GatelmTokenizer, HFTokenizer
-from gatelm.train.saving.export import CONFIG, GENERATION_CONFIG
+from gatelm.train.saving.export import CONFIG, GENERATION_CONFIG, write_tokenizer
 
 Tokenizer = HFTokenizer | GatelmTokenizer
 
@@ -47,14 +53,24 @@ class Sampling:
 
 
 def open_generator(
-    where: str | Path, *, device: str = "auto", dtype: str = "float32"
+    where: str | Path,
+    *,
+    device: str = "auto",
+    dtype: str = "float32",
+    unknown_tensors: UnknownTensors = "refuse",
 ) -> tuple[PreTrainedModel, Tokenizer]:
     """The model at `where` (see `hf.load.open_model`) with `generate`, and its tokenizer.
 
     Raises:
         ConfigError: when it cannot be opened, or has no tokenizer.
     """
-    probe, tokenizer = open_reader(where, device=device, dtype=dtype, purpose="continue a text")
+    probe, tokenizer = open_reader(
+        where,
+        device=device,
+        dtype=dtype,
+        unknown_tensors=unknown_tensors,
+        purpose="continue a text",
+    )
     assert isinstance(tokenizer, (HFTokenizer, GatelmTokenizer))
     if isinstance(probe, GatelmProbe):
         assert isinstance(tokenizer, GatelmTokenizer)
@@ -63,11 +79,24 @@ def open_generator(
         folder = folder if (folder / CONFIG).is_file() else folder / "model"
         if (folder / GENERATION_CONFIG).is_file():
             model.generation_config = GenerationConfig.from_pretrained(folder)
-        return model.eval(), tokenizer
-    assert isinstance(probe, HFProbe)
-    if not probe.model.can_generate():
-        raise ConfigError(f"{where}: {type(probe.model).__name__} cannot generate")
-    return probe.model.eval(), tokenizer
+    else:
+        assert isinstance(probe, HFProbe)
+        model = probe.model
+        if not model.can_generate():
+            raise ConfigError(f"{where}: {type(model).__name__} cannot generate")
+    settings: Any = model.generation_config
+    unused = tokenizer.unused_ids(probe.vocab_size)
+    settings.suppress_tokens = sorted({*(settings.suppress_tokens or ()), *unused}) or None
+    return model.eval(), tokenizer
+
+
+def library_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerBase:
+    """The tokenizer as transformers' own class; BOS in front where the model is used to it."""
+    if isinstance(tokenizer, HFTokenizer):
+        return tokenizer.inner
+    with TemporaryDirectory() as folder:
+        write_tokenizer(Path(folder), tokenizer.inner)
+        return AutoTokenizer.from_pretrained(folder)
 
 
 def prompt_ids(tokenizer: Tokenizer, prompt: str) -> list[int]:

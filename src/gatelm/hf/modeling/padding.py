@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from gatelm.nn.attention.masks import PADDING, positions_in_documents
-from gatelm.nn.shapes import Int, Tensor
+from gatelm.nn.shapes import Bool, Int, Tensor
 
 
 def documents_of(
@@ -25,19 +25,30 @@ def documents_of(
     """
     batch, num_new = shape
     documents = torch.zeros((batch, num_cached + num_new), dtype=torch.long, device=device)
-    plain = True
-    if position_ids is not None and num_cached == 0 and num_new > 1:
-        position_ids = position_ids.to(device).expand(batch, -1)
-        begins = position_ids[:, 1:] != position_ids[:, :-1] + 1
-        documents[:, 1:] = begins.cumsum(dim=1)
-        plain = not bool(begins.any())
+    real = torch.ones_like(documents, dtype=torch.bool)
     if attention_mask is not None:
         real = _checked(attention_mask, documents.shape).to(device)
-        plain = plain and bool(real.all())
-        documents = documents.masked_fill(~real, PADDING)
+    if position_ids is not None and num_cached == 0 and num_new > 1:
+        position_ids = position_ids.to(device).expand(batch, -1)
+        documents = _packed(position_ids, real)
+    plain = bool(real.all()) and not bool(documents.any())
+    documents = documents.masked_fill(~real, PADDING)
     if position_ids is not None and num_cached == 0:
         _check_positions(position_ids.to(device).expand(batch, -1), documents)
     return None if plain else documents
+
+
+def _packed(position_ids: Int[Tensor, "B T"], real: Bool[Tensor, "B T"]) -> Int[Tensor, "B T"]:
+    """Numbers of documents; one begins where a real token does not go on from the real one before
+    it."""
+    index = torch.arange(real.shape[1], device=real.device).expand_as(real)
+    last_real = torch.where(real, index, 0).cummax(dim=1).values[:, :-1]
+    expected = position_ids.gather(1, last_real) + 1
+    first = real.cumsum(dim=1)[:, 1:] == 1
+    begins = real[:, 1:] & ~first & (position_ids[:, 1:] != expected)
+    documents = torch.zeros_like(position_ids)
+    documents[:, 1:] = begins.cumsum(dim=1)
+    return documents
 
 
 def is_packed(documents: Int[Tensor, "B S"]) -> bool:
@@ -65,15 +76,7 @@ def _checked(attention_mask: Tensor, shape: torch.Size) -> Tensor:
             f"attention_mask: has shape {tuple(attention_mask.shape)} for {tuple(shape)} tokens, "
             "cached ones included; give it for all of them"
         )
-    real = attention_mask.bool()
-    begins = real[:, 0].long() + (real[:, 1:] & ~real[:, :-1]).sum(dim=1)
-    if bool((begins > 1).any()):
-        row = int((begins > 1).nonzero()[0, 0])
-        raise ValueError(
-            f"attention_mask: row {row} has padding between its tokens; pad on the left when "
-            "tokens are to follow"
-        )
-    return real
+    return attention_mask.bool()
 
 
 def _check_positions(position_ids: Tensor, documents: Tensor) -> None:

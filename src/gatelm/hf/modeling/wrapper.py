@@ -27,6 +27,7 @@ from gatelm.hf.modeling.cache import LibraryCache
 from gatelm.hf.modeling.padding import documents_of, is_packed, padding_to_the_left
 from gatelm.nn.attention.backends import BACKENDS
 from gatelm.nn.attention.config import AttentionConfig
+from gatelm.nn.attention.masks import has_holes
 from gatelm.nn.attention.module import use_backend
 from gatelm.nn.block import Block
 from gatelm.nn.check import check_layer
@@ -247,8 +248,10 @@ class GatelmForCausalLM(PreTrainedModel, GenerationMixin):
     ) -> Any:
         """Logits (B,T,V), and the loss when there are labels (shifted here, -100 ignored).
 
-        attention_mask: (B,S), 0 at padding, cached tokens included. position_ids: (B,T), for packed
-            rows: a document begins where they start again at 0, and sees only itself.
+        attention_mask: (B,S), 0 at padding, cached tokens included; padding may stand between
+            tokens where all layers are softmax attention over all keys.
+        position_ids: (B,T), for packed rows: a document begins where they start again at 0, and
+            sees only itself.
         logits_to_keep: the last so many tokens' logits only, or a tensor of indices; 0: all.
 
         Raises:
@@ -260,6 +263,8 @@ class GatelmForCausalLM(PreTrainedModel, GenerationMixin):
         num_cached = 0 if cache is None else cache.get_seq_length()
         shape = (tokens.shape[0], tokens.shape[1])
         documents = documents_of(attention_mask, position_ids, shape, num_cached, tokens.device)
+        if documents is not None and has_holes(documents):
+            _check_holes(self.model.cfg)
         if documents is not None and cache is not None and is_packed(documents):
             if given is not None:
                 raise ValueError("position_ids: rows of several documents have no cache; pass none")
@@ -337,6 +342,24 @@ def _token_input(input_ids: Tensor | None, kwargs: dict[str, Any]) -> Tensor:
     if input_ids is None:
         raise ValueError("input_ids: needed, (batch, tokens)")
     return input_ids
+
+
+def _check_holes(cfg: ModelConfig) -> None:
+    """
+    Raises:
+        ValueError: naming a layer that cannot leave out padding between the tokens of a row.
+    """
+    for index, layer in enumerate(cfg.layers()):
+        mixer = layer.mixer
+        if not isinstance(mixer, AttentionConfig):
+            why = f"layer {index} ({mixer.kind}) carries a state on over every token"
+        elif mixer.window_tokens or mixer.sparsity or mixer.position_bias:
+            why = f"layer {index} counts the distance between tokens with the padding"
+        else:
+            continue
+        raise ValueError(
+            f"attention_mask: a row has padding between its tokens, but {why}; pad on the left"
+        )
 
 
 def _collect(model: Decoder, states: list[Tensor], stack: ExitStack) -> None:

@@ -17,6 +17,7 @@ from gatelm.analysis.probe.evaluation import evaluation
 from gatelm.analysis.probe.gatelm_probe import GatelmProbe
 from gatelm.analysis.probe.protocol import Probe
 from gatelm.config import ConfigError
+from gatelm.hf.load import UnknownTensors
 from gatelm.hf.modeling.generation import Tokenizer, open_generator
 from gatelm.hf.modeling.wrapper import GatelmForCausalLM
 from gatelm.hf.probe.attention import attention_that_shows, implementation
@@ -45,14 +46,20 @@ def prefill_of(probe: Probe) -> Prefill:
 
 
 def open_prefill(
-    where: str | Path, *, device: str = "auto", dtype: str = "float32"
+    where: str | Path,
+    *,
+    device: str = "auto",
+    dtype: str = "float32",
+    unknown_tensors: UnknownTensors = "refuse",
 ) -> tuple[Prefill, Tokenizer, frozenset[int]]:
     """The model at `where` (see `hf.load.open_model`), its tokenizer, and what ends its texts.
 
     Raises:
         ConfigError: when it cannot be opened, has no tokenizer, or no cache.
     """
-    model, tokenizer = open_generator(where, device=device, dtype=dtype)
+    model, tokenizer = open_generator(
+        where, device=device, dtype=dtype, unknown_tensors=unknown_tensors
+    )
     eos: Any = getattr(model.generation_config, "eos_token_id", None)
     ends = frozenset(i for i in (eos if isinstance(eos, list) else [eos]) if i is not None)
     name = Path(where).name

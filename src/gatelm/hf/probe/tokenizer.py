@@ -7,7 +7,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from gatelm.data.tokenizer import Tokenizer
+from gatelm.data.tokenizer import Tokenizer, unused_ids
 
 
 class HFTokenizer:
@@ -29,6 +29,10 @@ class HFTokenizer:
         """The text of some ids, special tokens written out."""
         return str(self.inner.decode(list(ids)))
 
+    def unused_ids(self, vocab_size: int) -> list[int]:
+        """The rows of a vocabulary that have no token."""
+        return unused_ids(self.inner.get_vocab().values(), vocab_size)
+
     def display(self, ids: Sequence[int]) -> list[str]:
         """One readable string an id; a byte that is no character alone shows as U+FFFD."""
         return [str(self.inner.decode([i])) for i in ids]
@@ -48,6 +52,10 @@ class GatelmTokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """The text of some ids, special tokens left out."""
         return self.inner.decode(ids)
+
+    def unused_ids(self, vocab_size: int) -> list[int]:
+        """The rows of a vocabulary that have no token."""
+        return self.inner.unused_ids(vocab_size)
 
     def display(self, ids: Sequence[int]) -> list[str]:
         """One readable string an id."""

@@ -14,17 +14,43 @@ PADDING = -1
 
 
 def document_starts(documents: Int[Tensor, "B S"]) -> Bool[Tensor, "B S"]:
-    """Where a document begins: where the id differs from the one before it."""
-    starts = torch.ones_like(documents, dtype=torch.bool)
-    starts[:, 1:] = documents[:, 1:] != documents[:, :-1]
+    """Where a document begins: where the id differs from that of the real token before it.
+
+    Padding between two tokens of one document does not end the document. A run of padding begins
+    where padding does.
+    """
+    real = documents != PADDING
+    index = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
+    last_real = torch.where(real, index, 0).cummax(dim=1).values
+    starts = torch.ones_like(real)
+    starts[:, 1:] = torch.where(
+        real[:, 1:],
+        documents[:, 1:] != documents.gather(1, last_real)[:, :-1],
+        real[:, :-1],
+    )
     return starts
 
 
 def positions_in_documents(documents: Int[Tensor, "B S"]) -> Int[Tensor, "B S"]:
-    """Each token's index since its document began, 0-based."""
-    index = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
-    start = torch.where(document_starts(documents), index, 0).cummax(dim=1).values
-    return index - start
+    """Each real token's number of real tokens since its document began, 0-based.
+
+    Padding is counted apart, from where its run began.
+    """
+    real = documents != PADDING
+    starts = document_starts(documents)
+
+    def counted(kind: Bool[Tensor, "B S"]) -> Int[Tensor, "B S"]:
+        index = kind.cumsum(dim=1) - 1
+        return index - torch.where(starts & kind, index, 0).cummax(dim=1).values
+
+    return torch.where(real, counted(real), counted(~real))
+
+
+def has_holes(documents: Int[Tensor, "B S"]) -> bool:
+    """Whether padding stands between two tokens of one document."""
+    after_padding = torch.zeros_like(documents, dtype=torch.bool)
+    after_padding[:, 1:] = documents[:, :-1] == PADDING
+    return bool((after_padding & (documents != PADDING) & ~document_starts(documents)).any())
 
 
 class AttentionMask:

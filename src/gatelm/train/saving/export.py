@@ -8,24 +8,23 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import tokenizers
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from tokenizers.processors import TemplateProcessing
-from torch import Tensor
 
 from gatelm.config import ConfigError
 from gatelm.data.errors import DataError
 from gatelm.data.tokenizer import Tokenizer, load_tokenizer
 from gatelm.io.files import sync, write_json, writing
+from gatelm.io.weights import WEIGHTS, read_weights
 from gatelm.nn.count import count
 from gatelm.nn.model import Decoder, ModelConfig
 
-CONFIG, WEIGHTS, TOKENIZER, CARD = "config.json", "model.safetensors", "tokenizer.json", "README.md"
-WEIGHTS_INDEX = "model.safetensors.index.json"
+CONFIG, TOKENIZER, CARD = "config.json", "tokenizer.json", "README.md"
 TOKENIZER_CONFIG, GENERATION_CONFIG = "tokenizer_config.json", "generation_config.json"
 CONTEXT, TOKEN_IDS = "max_position_embeddings", ("bos_token_id", "eos_token_id", "pad_token_id")
 MODEL_TYPE, ARCHITECTURE = "gatelm", "GatelmForCausalLM"
@@ -61,7 +60,12 @@ def export_model(
             )
             write_weights(unfinished, model)
             if tokenizer is not None:
-                write_tokenizer(unfinished, tokenizer, context_tokens=context_tokens)
+                write_tokenizer(
+                    unfinished,
+                    tokenizer,
+                    context_tokens=context_tokens,
+                    unused_ids=tokenizer.unused_ids(model.cfg.vocab_size or 0),
+                )
             if trained_from is not None:
                 _carry_over(trained_from, unfinished)
             (unfinished / CARD).write_text(model_card(model.cfg, facts), encoding="utf-8")
@@ -152,35 +156,6 @@ def config_tree(
     return tree if tokenizer is None else {**tree, **_special_ids(tokenizer)}
 
 
-def read_weights(folder: Path) -> dict[str, Tensor]:
-    """The tensors of model.safetensors, or of the shards that its index names.
-
-    Raises:
-        ConfigError: when a file is missing or damaged.
-    """
-    names, index = [WEIGHTS], folder / WEIGHTS_INDEX
-    if not (folder / WEIGHTS).is_file() and index.is_file():
-        try:
-            names = sorted(
-                set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-            )
-        except (ValueError, KeyError, AttributeError, TypeError):
-            raise ConfigError(f"{index}: not an index of weights") from None
-        missing = [name for name in names if not (folder / name).is_file()]
-        if missing:
-            raise ConfigError(
-                f"{folder}: {len(missing)} of {len(names)} weight files are missing, such as "
-                f"{missing[0]}"
-            )
-    weights: dict[str, Tensor] = {}
-    for name in names:
-        try:
-            weights.update(load_file(folder / name))
-        except (OSError, SafetensorError) as error:
-            raise ConfigError(f"{folder / name}: cannot be read ({error})") from None
-    return weights
-
-
 def write_weights(folder: Path, model: Decoder) -> None:
     """Write model.safetensors: every parameter by its name in the model."""
     weights = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
@@ -190,11 +165,16 @@ def write_weights(folder: Path, model: Decoder) -> None:
 
 
 def write_tokenizer(
-    folder: Path, tokenizer: Tokenizer, *, context_tokens: int | None = None
+    folder: Path,
+    tokenizer: Tokenizer,
+    *,
+    context_tokens: int | None = None,
+    unused_ids: Sequence[int] = (),
 ) -> None:
     """Write tokenizer.json, tokenizer_config.json and generation_config.json.
 
-    Others encode as training did: BOS in front, and special tokens never read from text.
+    Others encode as training did: BOS in front, and special tokens never read from text. They never
+    generate `unused_ids`.
     """
     with_bos = tokenizers.Tokenizer.from_str(tokenizer.to_json())
     with_bos.post_processor = TemplateProcessing(
@@ -214,7 +194,8 @@ def write_tokenizer(
     if context_tokens is not None:
         config["model_max_length"] = context_tokens
     write_json(folder / TOKENIZER_CONFIG, config)
-    write_json(folder / GENERATION_CONFIG, _special_ids(tokenizer))
+    suppressed = {"suppress_tokens": list(unused_ids)} if unused_ids else {}
+    write_json(folder / GENERATION_CONFIG, _special_ids(tokenizer) | suppressed)
 
 
 def model_card(cfg: ModelConfig, facts: dict[str, str]) -> str:
