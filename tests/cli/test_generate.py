@@ -1,4 +1,7 @@
+import shutil
+
 import pytest
+from transformers import GPT2Config, GPT2LMHeadModel
 from typer.testing import CliRunner
 
 from gatelm.cli.main import app
@@ -6,7 +9,7 @@ from gatelm.config import ConfigError
 from gatelm.data.tokenizer import byte_tokenizer
 from gatelm.nn.init import init_weights
 from gatelm.nn.model import Decoder, ModelConfig
-from gatelm.train.saving.export import export_model
+from gatelm.train.saving.export import export_model, load_model, write_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -59,3 +62,41 @@ def test_a_place_without_a_model(tmp_path):
     result = invoke(str(tmp_path), "--prompt", "x")
     assert isinstance(result.exception, ConfigError)
     assert "no model here" in str(result.exception)
+
+
+@pytest.fixture(scope="module")
+def gpt2_folder(tmp_path_factory):
+    """A model with 24 learned positions."""
+    config = GPT2Config(
+        vocab_size=258, n_embd=16, n_layer=1, n_head=2, n_positions=24, eos_token_id=257
+    )
+    folder = tmp_path_factory.mktemp("gpt2")
+    GPT2LMHeadModel(config).save_pretrained(folder)
+    write_tokenizer(folder, byte_tokenizer())
+    return folder
+
+
+def test_learned_positions_end_a_text(gpt2_folder):
+    given = invoke(str(gpt2_folder), "--prompt", "To the Congress", "--max-new-tokens", "99")
+    assert given.exit_code == 0, given.output
+    result = invoke(str(gpt2_folder), "--prompt", "To the Congress of the United States")
+    assert isinstance(result.exception, ConfigError)
+    assert "38 tokens, but GPT2LMHeadModel has learned 24 positions" in str(result.exception)
+
+
+def test_an_end_of_text_that_is_no_id(gpt2_folder, tmp_path):
+    folder = shutil.copytree(gpt2_folder, tmp_path / "copy")
+    (folder / "generation_config.json").write_text('{"eos_token_id": "x"}')
+    result = invoke(str(folder), "--prompt", "x")
+    assert isinstance(result.exception, ConfigError)
+    assert "eos_token_id 'x': give the id of a token" in str(result.exception)
+
+
+def test_a_prompt_beyond_the_stated_context_is_told(run_folder, tmp_path):
+    model, tokenizer = load_model(run_folder)
+    export_model(tmp_path / "short", model, tokenizer, {}, context_tokens=8)
+    options = ("--prompt", "To the Congress", "--max-new-tokens", "2")
+    assert "note:" not in invoke(run_folder, *options).output
+    told = invoke(str(tmp_path / "short"), *options)
+    assert told.exit_code == 0
+    assert "the prompt has 16 tokens, but the model states a context of 8" in told.output

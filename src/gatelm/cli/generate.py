@@ -51,6 +51,7 @@ def generate(
         sampling=Sampling(None if greedy else temperature, top_p),
         seed=seed,
         write=_write,
+        note=lambda text: typer.echo(f"note: {text}", err=True),
     )
     typer.echo()
 

@@ -222,7 +222,7 @@ class Decoder(nn.Module):
     def _check_length(self, num_tokens: int) -> None:
         learned = self.cfg.position_embedding
         if learned is not None and num_tokens > learned.max_tokens:
-            raise ValueError(
+            raise ConfigError(
                 f"{num_tokens} tokens, but model.position_embedding.max_tokens is "
                 f"{learned.max_tokens}: raise it, or use rope"
             )

@@ -6,8 +6,10 @@ from transformers import Gemma3Config, Gemma3ForConditionalGeneration
 
 from gatelm.analysis.probe.protocol import EMBEDDING, Probe
 from gatelm.analysis.statistics.streaming import attention_rows, rows_of_weights
+from gatelm.config import ConfigError
 from gatelm.hf.probe.attention import NAME, implementation
 from gatelm.hf.probe.hf_probe import HFProbe
+from gatelm.hf.probe.structure import learned_positions
 from gatelm.nn.attention.masks import AttentionMask
 from gatelm.testing.statistics import naive_weights
 
@@ -358,3 +360,15 @@ def test_half_precision_models_are_read_by_their_calls(family, fresh, tokens, ke
     assert probe.implementation == NAME
     probe.observe(tokens, None, kept)
     assert kept.calls[1].q.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("family", ["gpt2", "opt"])
+def test_a_text_longer_than_the_learned_positions_is_refused(fresh, family):
+    model = fresh(family)
+    limit = model.config.max_position_embeddings
+    assert learned_positions(model) == limit
+    probe = HFProbe(model)
+    assert probe.observe(torch.ones(1, limit, dtype=torch.long)).shape[1] == limit
+    with pytest.raises(ConfigError, match=f"{limit + 1} tokens, but .* has learned {limit} pos"):
+        probe.observe(torch.ones(1, limit + 1, dtype=torch.long))
+    assert learned_positions(fresh("llama")) is None

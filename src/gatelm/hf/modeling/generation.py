@@ -20,11 +20,12 @@ from transformers.utils import logging
 
 from gatelm.analysis.probe.gatelm_probe import GatelmProbe
 from gatelm.config import ConfigError
-from gatelm.hf.load import UnknownTensors, open_reader
+from gatelm.hf.load import UnknownTensors, open_reader, stated_context
 from gatelm.hf.modeling.wrapper import GatelmForCausalLM
 from gatelm.hf.probe.hf_probe import HFProbe
+from gatelm.hf.probe.structure import check_length, learned_positions
 from gatelm.hf.probe.tokenizer import GatelmTokenizer, HFTokenizer
-from gatelm.train.saving.export import CONFIG, GENERATION_CONFIG, write_tokenizer
+from gatelm.train.saving.export import CONFIG, CONTEXT, GENERATION_CONFIG, write_tokenizer
 
 Tokenizer = HFTokenizer | GatelmTokenizer
 
@@ -74,7 +75,11 @@ def open_generator(
     assert isinstance(tokenizer, (HFTokenizer, GatelmTokenizer))
     if isinstance(probe, GatelmProbe):
         assert isinstance(tokenizer, GatelmTokenizer)
-        model = GatelmForCausalLM.from_decoder(probe.model, eos_token_id=tokenizer.inner.eos_id)
+        model = GatelmForCausalLM.from_decoder(
+            probe.model,
+            eos_token_id=tokenizer.inner.eos_id,
+            max_position_embeddings=stated_context(where, probe),
+        )
         folder = Path(where).expanduser()
         folder = folder if (folder / CONFIG).is_file() else folder / "model"
         if (folder / GENERATION_CONFIG).is_file():
@@ -122,14 +127,31 @@ def stream(
     sampling: Sampling,
     seed: int,
     write: Callable[[str], None],
+    note: Callable[[str], None] = lambda text: None,
 ) -> list[int]:
     """Continue `prompt`, handing each piece of text to `write` as it comes; the new ids.
 
-    It ends at the model's end of text or after `max_new_tokens`. The same seed draws the same text.
+    It ends at the model's end of text, after `max_new_tokens`, or where the positions end that the
+    model has learned. The same seed draws the same text.
+
+    Args:
+        note: called with a sentence when the text goes beyond the context that the model states.
+
+    Raises:
+        ConfigError: for a prompt that is empty, or longer than the positions a model has learned.
     """
     ids = torch.tensor([prompt_ids(tokenizer, prompt)], device=model.device)
-    eos = model.generation_config.eos_token_id  # pyright: ignore[reportOptionalMemberAccess]
-    ends = set(eos if isinstance(eos, list) else [eos]) - {None}
+    limit = learned_positions(model)
+    if limit is not None:
+        check_length(model, ids.shape[1] + 1)
+        max_new_tokens = min(max_new_tokens, limit - ids.shape[1])
+    stated = getattr(model.config.get_text_config(), CONTEXT, None)
+    if stated is not None and ids.shape[1] > stated:
+        note(
+            f"the prompt has {ids.shape[1]:,} tokens, but the model states a context of {stated:,} "
+            "(max_position_embeddings); beyond it the text is often worse"
+        )
+    ends = _ends(model)
     streamer = _Streamer(tokenizer, ends, write)
     level = logging.get_verbosity()
     logging.set_verbosity_error()
@@ -147,6 +169,22 @@ def stream(
     finally:
         logging.set_verbosity(level)
     return output[0, ids.shape[1] :].tolist()
+
+
+def _ends(model: PreTrainedModel) -> set[int]:
+    """The ids that end a text.
+
+    Raises:
+        ConfigError: for a setting that is no id.
+    """
+    settings: Any = model.generation_config
+    eos = settings.eos_token_id
+    ends = set() if eos is None else set(eos if isinstance(eos, (list, tuple)) else [eos])
+    if wrong := [value for value in ends if not isinstance(value, int) or value < 0]:
+        raise ConfigError(
+            f"generation_config.json: eos_token_id {wrong[0]!r}: give the id of a token, a number"
+        )
+    return ends
 
 
 class _Streamer(BaseStreamer):

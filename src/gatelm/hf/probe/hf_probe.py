@@ -20,7 +20,7 @@ from gatelm.config.base import nearest
 from gatelm.hf.probe.families import SITE, GateReader, gate_layout, gate_note
 from gatelm.hf.probe.reading import Reading
 from gatelm.hf.probe.rows import DocumentRows
-from gatelm.hf.probe.structure import body_of, decoder_blocks
+from gatelm.hf.probe.structure import body_of, check_length, decoder_blocks
 from gatelm.hf.probe.survey import LayerFacts, survey
 from gatelm.nn.attention.masks import AttentionMask
 from gatelm.nn.shapes import Float, Int, Tensor
@@ -93,6 +93,7 @@ class HFProbe:
         observer: Observer | None = None,
     ) -> Float[Tensor, "B T D"]:
         """Run the model; hidden states after the final norm. See `Probe.observe`."""
+        check_length(self.model, tokens.shape[1])
         rows = DocumentRows(tokens, documents)
         mask = AttentionMask(tokens.shape[1], tokens.shape[1], documents, tokens.device)
         with ExitStack() as stack:

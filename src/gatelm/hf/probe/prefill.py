@@ -22,7 +22,7 @@ from gatelm.hf.modeling.generation import Tokenizer, open_generator
 from gatelm.hf.modeling.wrapper import GatelmForCausalLM
 from gatelm.hf.probe.attention import attention_that_shows, implementation
 from gatelm.hf.probe.hf_probe import HFProbe
-from gatelm.hf.probe.structure import body_of
+from gatelm.hf.probe.structure import body_of, check_length
 from gatelm.inference.prefill import DecoderPrefill, Prefill
 from gatelm.nn.attention.backends.tail import attend_tail, can_attend_tail
 from gatelm.nn.shapes import Float, Int, Tensor
@@ -94,6 +94,7 @@ class HFPrefill:
 
     def extend(self, state: DynamicCache, tokens: Int[Tensor, "1 T"]) -> Float[Tensor, "1 T D"]:
         """See `Prefill.extend`."""
+        check_length(self._probe.model, state.get_seq_length() + tokens.shape[1])
         body = body_of(self._probe.model)
         with evaluation(self._probe.model), self._fast():
             cache = {self._cache_argument: state}

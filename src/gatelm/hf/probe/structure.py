@@ -55,6 +55,31 @@ def decoder_blocks(model: PreTrainedModel) -> list[nn.Module]:
     raise ConfigError(f"{type(model).__name__}: its layers were not found, so it cannot be read")
 
 
+def learned_positions(model: PreTrainedModel) -> int | None:
+    """The tokens that a model with learned positions can read; None without them."""
+    stated = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    for name, module in model.named_modules():
+        part = name.rpartition(".")[2]
+        if isinstance(module, nn.Embedding) and ("position" in part or part == "wpe"):
+            rows = module.num_embeddings - getattr(module, "offset", 0)
+            if rows >= (stated or 0):  # a table of an image's patches is smaller
+                return rows
+    return None
+
+
+def check_length(model: PreTrainedModel, num_tokens: int) -> None:
+    """
+    Raises:
+        ConfigError: for a text that is longer than the positions a model has learned.
+    """
+    limit = learned_positions(model)
+    if limit is not None and num_tokens > limit:
+        raise ConfigError(
+            f"{num_tokens:,} tokens, but {type(model).__name__} has learned {limit:,} positions; "
+            "give a shorter text or rows of fewer tokens"
+        )
+
+
 def _members_of_lists(body: nn.Module, model: PreTrainedModel) -> tuple[type, ...]:
     """Types of the members of lists as long as the model is deep."""
     depth = getattr(model.config.get_text_config(), "num_hidden_layers", None)
