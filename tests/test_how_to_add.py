@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from typer.testing import CliRunner
 
+import gatelm
 from gatelm.analysis import intervene
 from gatelm.analysis.metrics.registry import METRICS, describe
 from gatelm.analysis.probe.interventions import constant
 from gatelm.cli.config import app as config_app
 from gatelm.cli.eval.commands import _split_tasks
 from gatelm.config import ConfigError
+from gatelm.config.load import merge
 from gatelm.data.tokenizer import byte_tokenizer
 from gatelm.hf.probe.tokenizer import GatelmTokenizer
 from gatelm.longcontext.retrieval import RetrievalRequest, ask, scores
@@ -105,6 +113,14 @@ def test_a_metric_has_its_definition_in_studies(monkeypatch) -> None:
     assert plan(study(metrics=[DUMMY])).study.parts["only"].metrics == (DUMMY,)
 
 
+def test_a_metric_is_measured_in_every_run(monkeypatch, tmp_path) -> None:
+    twice = lambda totals: 2 * totals.loss.loss()  # noqa: E731
+    metric = replace(METRICS["val_ppl"], name=DUMMY, read=twice)
+    monkeypatch.setitem(METRICS, DUMMY, metric)
+    metrics = train(tiny_run(), tmp_path).metrics
+    assert metrics[DUMMY] == pytest.approx(2 * metrics["val_loss"])
+
+
 def test_a_retrieval_task_is_a_name_for_eval_and_has_a_score(monkeypatch) -> None:
     def draft(random, setting):
         number = str(random.randrange(100, 1000))
@@ -137,3 +153,127 @@ def test_a_scaling_of_positions_is_a_method_of_longer_rows(monkeypatch, tmp_path
     # half of twice the length is no scaling at all
     assert metrics[name] == pytest.approx(metrics["val_loss_beyond_at_2x_none"])
     assert f"scaled by {DUMMY}" in describe(name).definition
+
+
+ADDED = {
+    "nn/ffn/dummy.py": """
+from typing import Literal
+
+from torch import nn
+
+from gatelm.nn.ffn.mlp import MLP, MLPConfig
+
+
+class DummyConfig(MLPConfig):
+    kind: Literal["dummy"] = "dummy"
+    activation: str = "relu"
+""",
+    "nn/mixers/dummy.py": """
+from typing import Literal
+
+from gatelm.nn.mixers.linear import LinearAttentionConfig
+
+
+class DummyConfig(LinearAttentionConfig):
+    kind: Literal["dummy"] = "dummy"
+""",
+    "optim/dummy.py": """
+from typing import Literal
+
+import torch
+
+from gatelm.optim.base import OptimizerConfig
+
+
+class DummyConfig(OptimizerConfig):
+    name: Literal["dummy"] = "dummy"
+
+    def make(self, groups):
+        return torch.optim.SGD(groups, lr=self.lr)
+
+    def first_state(self, parameter):
+        return {}
+""",
+}
+"""Files that a contributor would write; the dummies change as little as they can."""
+
+ENTRIES = {
+    "nn/ffn/config.py": (
+        "    | Annotated[NoFFNConfig,",
+        '    | Annotated[DummyConfig, Tag("dummy")]\n    | Annotated[NoFFNConfig,',
+        "from gatelm.nn.ffn.dummy import DummyConfig",
+    ),
+    "nn/mixers/config.py": (
+        "    | Annotated[Mamba2Config,",
+        '    | Annotated[DummyConfig, Tag("dummy")]\n    | Annotated[Mamba2Config,',
+        "from gatelm.nn.mixers.dummy import DummyConfig",
+    ),
+    "optim/config.py": (
+        "OptimConfig = AdamWConfig",
+        'OptimConfig = Annotated[Annotated[AdamWConfig, Tag("adamw")]\n'
+        '    | Annotated[DummyConfig, Tag("dummy")], by_kind("adamw", key="name")]',
+        "from typing import Annotated\nfrom pydantic import Tag\n"
+        "from gatelm.config.base import by_kind\nfrom gatelm.optim.dummy import DummyConfig",
+    ),
+}
+"""The entries: what stands in a file, what takes its place, and the imports."""
+
+
+@pytest.fixture(scope="module")
+def grown(tmp_path_factory) -> Callable[..., subprocess.CompletedProcess]:
+    """Runs the command line of a copy of the package to which the dummies were added."""
+    root = tmp_path_factory.mktemp("grown")
+    package = root / "src" / "gatelm"
+    shutil.copytree(Path(gatelm.__file__).parent, package)
+    for name, text in ADDED.items():
+        (package / name).write_text(text)
+    for name, (old, new, imports) in ENTRIES.items():
+        text = (package / name).read_text()
+        assert text.count(old) == 1
+        text = text.replace(old, new).replace(
+            "import annotations\n", f"import annotations\n{imports}\n"
+        )
+        (package / name).write_text(text)
+
+    def run(*words: str) -> subprocess.CompletedProcess:
+        paths = os.pathsep.join([str(root / "src"), os.environ.get("PYTHONPATH", "")])
+        return subprocess.run(
+            [sys.executable, "-m", "gatelm", *words],
+            cwd=root,
+            env={**os.environ, "PYTHONPATH": paths},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return run
+
+
+def test_a_network_a_mixer_and_an_optimiser_are_a_file_and_an_entry(grown, tmp_path) -> None:
+    recipe = tmp_path / "run.yaml"
+    tree = merge(
+        TINY_RUN,
+        {
+            "model": {
+                "layer": {
+                    "mixer": {"kind": DUMMY, "num_heads": 2},
+                    "ffn": {"kind": DUMMY, "ffn_dim": 24},
+                    "gates": ["sdpa-head"],
+                }
+            },
+            "optim": {"name": DUMMY},
+        },
+    )
+    recipe.write_text(yaml.safe_dump(tree))
+    done = grown("train", str(recipe), "--out", str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    config = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    layer = config["model"]["layer"]
+    assert (layer["mixer"]["kind"], layer["ffn"]["kind"]) == (DUMMY, DUMMY)
+    assert config["optim"]["name"] == DUMMY
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["metrics"]["val_loss"] > 0
+    info = grown("info", str(recipe))
+    assert info.returncode == 0, info.stderr
+    wrong = grown("train", str(recipe), "--set", "optim.name=dumy", "--out", str(tmp_path / "no"))
+    assert wrong.returncode == 2
+    assert "dummy" in wrong.stderr

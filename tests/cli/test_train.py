@@ -11,7 +11,7 @@ import yaml
 from typer.testing import CliRunner
 
 from gatelm.cli.train import train
-from gatelm.optim.config import OptimConfig
+from gatelm.optim.adamw import AdamWConfig
 from gatelm.train import trainer as run_module
 
 RECIPE = """
@@ -66,7 +66,7 @@ def test_the_default_folder_carries_the_runs_name(recipe, tmp_path, monkeypatch)
 
 
 def test_divergence_fails_with_advice(recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr(OptimConfig, "lr_at", lambda *_: float("nan"))
+    monkeypatch.setattr(AdamWConfig, "lr_at", lambda *_: float("nan"))
     done = gatelm_train(recipe, "--out", tmp_path / "run")
     assert done.exit_code == 1
     assert "diverged at step 1 of 4" in done.stdout

@@ -1,11 +1,11 @@
 import pytest
 
 from gatelm.config import ConfigError
-from gatelm.optim.config import OptimConfig
+from gatelm.optim.adamw import AdamWConfig
 
 
 def test_the_default_groups_are_there_in_order():
-    assert OptimConfig().group_order == (
+    assert AdamWConfig().group_order == (
         "gates",
         "gate_biases",
         "vectors",
@@ -15,28 +15,28 @@ def test_the_default_groups_are_there_in_order():
 
 
 def test_naming_a_default_group_changes_only_what_is_given():
-    cfg = OptimConfig.parse({"groups": {"gates": {"lr_scale": 0.1}}})
+    cfg = AdamWConfig.parse({"groups": {"gates": {"lr_scale": 0.1}}})
     assert cfg.groups["gates"].lr_scale == 0.1
-    assert cfg.groups["gates"].pattern == OptimConfig().groups["gates"].pattern
-    assert cfg.groups["vectors"] == OptimConfig().groups["vectors"]
+    assert cfg.groups["gates"].pattern == AdamWConfig().groups["gates"].pattern
+    assert cfg.groups["vectors"] == AdamWConfig().groups["vectors"]
 
 
 def test_own_groups_are_tried_first_and_null_drops_a_default():
-    cfg = OptimConfig.parse({"groups": {"embeddings": None, "head": {"pattern": "head"}}})
+    cfg = AdamWConfig.parse({"groups": {"embeddings": None, "head": {"pattern": "head"}}})
     assert cfg.group_order == ("head", "gates", "gate_biases", "vectors", "matrices")
 
 
 def test_the_resolved_tree_parses_to_the_same_config():
-    cfg = OptimConfig.parse({"groups": {"head": {"pattern": "head"}}, "schedule": {"kind": "wsd"}})
-    again = OptimConfig.parse(cfg.tree())
+    cfg = AdamWConfig.parse({"groups": {"head": {"pattern": "head"}}, "schedule": {"kind": "wsd"}})
+    again = AdamWConfig.parse(cfg.tree())
     assert again == cfg
     assert again.content_hash() == cfg.content_hash()
 
 
 def test_the_order_of_groups_is_part_of_the_identity():
     a, b = {"pattern": "a"}, {"pattern": "b"}
-    one = OptimConfig.parse({"groups": {"a": a, "b": b}})
-    two = OptimConfig.parse({"groups": {"b": b, "a": a}})
+    one = AdamWConfig.parse({"groups": {"a": a, "b": b}})
+    two = AdamWConfig.parse({"groups": {"b": b, "a": a}})
     assert one.content_hash() != two.content_hash()
 
 
@@ -55,5 +55,5 @@ def test_the_order_of_groups_is_part_of_the_identity():
 )
 def test_mistakes_are_one_clear_sentence(tree, message):
     with pytest.raises(ConfigError, match=message) as error:
-        OptimConfig.parse(tree)
+        AdamWConfig.parse(tree)
     assert "\n" not in str(error.value)

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from gatelm.config import ConfigError
-from gatelm.optim.config import OptimConfig
+from gatelm.optim.adamw import AdamWConfig
 from gatelm.optim.groups import frozen, set_lr
 
 
@@ -25,7 +25,7 @@ class Tiny(nn.Module):
 
 
 def named(cfg_tree=None):
-    groups = OptimConfig.parse(cfg_tree or {}).parameter_groups(Tiny().named_parameters())
+    groups = AdamWConfig.parse(cfg_tree or {}).parameter_groups(Tiny().named_parameters())
     return {g.name: g for g in groups}
 
 
@@ -71,7 +71,7 @@ def test_an_unmatched_parameter_is_an_error_that_names_it():
 
 
 def test_the_optimiser_gets_every_groups_own_rate_and_decay():
-    cfg = OptimConfig.parse({"lr": 1e-2, "groups": {"gates": {"lr_scale": 0.5}}})
+    cfg = AdamWConfig.parse({"lr": 1e-2, "groups": {"gates": {"lr_scale": 0.5}}})
     optimizer = cfg.build(Tiny())
     set_lr(optimizer, 4e-3)
     rates = {g["name"]: (g["lr"], g["weight_decay"]) for g in optimizer.param_groups}
@@ -81,7 +81,7 @@ def test_the_optimiser_gets_every_groups_own_rate_and_decay():
 
 def test_one_update_matches_adamw_by_hand():
     model = Tiny()
-    cfg = OptimConfig.parse({"lr": 1e-2, "weight_decay": 0.3, "betas": [0.8, 0.9], "eps": 1e-6})
+    cfg = AdamWConfig.parse({"lr": 1e-2, "weight_decay": 0.3, "betas": [0.8, 0.9], "eps": 1e-6})
     optimizer = cfg.build(model)
     before = {n: p.detach().clone() for n, p in model.named_parameters()}
     torch.manual_seed(0)
@@ -99,7 +99,7 @@ def test_one_update_matches_adamw_by_hand():
 def test_frozen_parameters_are_left_out():
     model = Tiny()
     model.embedding.weight.requires_grad_(False)
-    names = [g["name"] for g in OptimConfig().build(model).param_groups]
+    names = [g["name"] for g in AdamWConfig().build(model).param_groups]
     assert "embeddings" not in names
 
 
@@ -111,7 +111,7 @@ def test_groups_that_wait_need_no_gradient_and_get_the_first_update_of_adamw():
     tree["groups"] = {**tree["groups"], "gates": {"warmup_steps": 2}}
     model, plain = Tiny(), Tiny()
     plain.load_state_dict(model.state_dict())
-    optimizer = OptimConfig.parse(tree).build(model)
+    optimizer = AdamWConfig.parse(tree).build(model)
     waiting = {"norm.weight", "norm.bias", "embedding.weight", "attn.q.weight"}
     with frozen(optimizer, 3):
         assert {n for n, p in model.named_parameters() if not p.requires_grad} == waiting
@@ -141,4 +141,4 @@ def test_some_group_must_train_from_the_beginning():
     tree = {"groups": {**LATER["groups"], "gates": {"train_from_step": 9}, "gate_biases": None}}
     tree["groups"]["vectors"]["pattern"] = ".*"
     with pytest.raises(ConfigError, match="no group of this model trains before step 4"):
-        OptimConfig.parse(tree).build(Tiny())
+        AdamWConfig.parse(tree).build(Tiny())

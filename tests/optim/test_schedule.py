@@ -4,12 +4,12 @@ import math
 import pytest
 
 from gatelm.config import ConfigError
-from gatelm.optim.config import OptimConfig
+from gatelm.optim.adamw import AdamWConfig
 from gatelm.optim.schedule import lr_factor, ramp
 
 
 def factors(tree, total_steps):
-    schedule = OptimConfig.parse({"schedule": tree}).schedule
+    schedule = AdamWConfig.parse({"schedule": tree}).schedule
     return [lr_factor(schedule, step, total_steps) for step in range(total_steps + 1)]
 
 
@@ -57,18 +57,18 @@ def test_warmup_longer_than_the_run_never_reaches_the_peak(kind):
 
 @pytest.mark.parametrize("kind", ["linear", "cosine", "wsd"])
 def test_the_rate_stays_at_its_floor_past_the_horizon(kind):
-    schedule = OptimConfig.parse({"schedule": {"kind": kind, "min_lr_ratio": 0.3}}).schedule
+    schedule = AdamWConfig.parse({"schedule": {"kind": kind, "min_lr_ratio": 0.3}}).schedule
     assert lr_factor(schedule, 1000, 100) == pytest.approx(0.3)
 
 
 def test_lr_scales_the_factor_by_the_peak():
-    cfg = OptimConfig.parse({"lr": 4e-3, "schedule": {"kind": "linear"}})
+    cfg = AdamWConfig.parse({"lr": 4e-3, "schedule": {"kind": "linear"}})
     assert cfg.lr_at(50, 100) == pytest.approx(2e-3)
 
 
 def test_an_unknown_schedule_key_names_the_nearest():
     with pytest.raises(ConfigError, match="did you mean 'warmup_steps'"):
-        OptimConfig.parse({"schedule": {"kind": "cosine", "warm_up_steps": 3}})
+        AdamWConfig.parse({"schedule": {"kind": "cosine", "warm_up_steps": 3}})
 
 
 def test_a_group_waits_and_then_rises():

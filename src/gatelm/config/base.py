@@ -118,11 +118,11 @@ def _admits_bool(cls: type[Config], name: str) -> bool:
     return False
 
 
-def by_kind(default: str) -> Discriminator:
-    """Tells the configs of a union apart by their `kind`, which may be left out for `default`."""
+def by_kind(default: str, key: str = "kind") -> Discriminator:
+    """Tells the configs of a union apart by their `key`, which may be left out for `default`."""
 
     def kind(value: object) -> str:
-        found = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
+        found = value.get(key) if isinstance(value, dict) else getattr(value, key, None)
         return str(found or default)
 
     return Discriminator(kind)

@@ -12,6 +12,7 @@ from gatelm.config.load import merge
 from gatelm.data.config import DataConfig, PatchRecallConfig
 from gatelm.longcontext.scaling import scaled
 from gatelm.nn.model import ModelConfig
+from gatelm.optim.adamw import AdamWConfig
 from gatelm.optim.config import OptimConfig
 from gatelm.train.longer_config import LongerConfig, longer_data
 from gatelm.train.start import InitFrom, tokenizer_file, trained_config
@@ -102,7 +103,7 @@ class RunConfig(Config):
     that model's, and a text's `data.tokenizer` too; `model` may have more gates."""
     model: ModelConfig
     data: DataConfig
-    optim: OptimConfig = OptimConfig()
+    optim: OptimConfig = AdamWConfig()
     train: TrainConfig
     longer: LongerConfig | None = None
     """Measurements of the trained model on longer rows; null: none."""

@@ -20,7 +20,7 @@ from gatelm.nn.ffn.routing import Routing, balance_loss, router_losses
 from gatelm.nn.forward_state import Context
 from gatelm.nn.init import init_weights
 from gatelm.nn.model import Decoder, ModelConfig
-from gatelm.optim.config import OptimConfig
+from gatelm.optim.adamw import AdamWConfig
 from gatelm.testing.moe import reference_losses, reference_moe
 
 B, T, DIM = 2, 7, 16
@@ -279,7 +279,7 @@ def test_down_projections_start_smaller_by_depth() -> None:
 
 def test_router_and_experts_are_trained_as_matrices() -> None:
     model = decoder(shared={"ffn_dim": 8})
-    groups = {g.name: g for g in OptimConfig().parameter_groups(model.named_parameters())}
+    groups = {g.name: g for g in AdamWConfig().parameter_groups(model.named_parameters())}
     mixture = {name for name in groups["matrices"].names if ".ffn." in name}
     assert mixture == {name for name, _ in model.named_parameters() if ".ffn." in name}
     assert groups["matrices"].weight_decay == 0.1
