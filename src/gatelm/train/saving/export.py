@@ -236,8 +236,7 @@ Python:
 
 or, as a plain torch module with a tokenizer of gatelm:
 
-    from gatelm.train.saving.export import load_model
-    model, tokenizer = load_model("path/to/this/folder")
+    model, tokenizer = gatelm.load_model("path/to/this/folder")
 """
 
 
