@@ -105,4 +105,5 @@ class Block(nn.Module):
         return self.taps("resid_out", resid)
 
     def _drop(self, branch: Tensor) -> Tensor:
-        return F.dropout(branch, self.cfg.residual_dropout, self.training)
+        rate = self.cfg.residual_dropout
+        return F.dropout(branch, rate, self.training) if rate and self.training else branch

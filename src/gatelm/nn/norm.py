@@ -79,6 +79,8 @@ class Norm(nn.Module):
             y = F.layer_norm(inner, (self.dim,), _as(weight, inner), None, self.cfg.eps)
             return y.to(x.dtype)
         if x.device.type == "cpu" and weight is not None:
+            if not torch.is_grad_enabled():
+                return _cpu_rms_norm(x, weight, self.cfg.eps)[0]
             return _CpuRMSNorm.apply(x, weight, self.cfg.eps)  # pyright: ignore[reportReturnType]
         return rms_norm(x, weight, self.cfg.eps)
 
@@ -102,16 +104,22 @@ def rms_norm(x: Float[Tensor, "*B D"], weight: Tensor | None, eps: float) -> Flo
     return F.rms_norm(inner, (x.shape[-1],), _as(weight, inner), eps).to(x.dtype)
 
 
+def _cpu_rms_norm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """x / rms(x) * weight in few passes over x, and 1 / rms(x)."""
+    inner = to_float32(x)
+    mean_square = torch.linalg.vector_norm(inner, dim=-1, keepdim=True).square_() / x.shape[-1]
+    inverse = mean_square.add_(eps).rsqrt_()
+    return (inner * inverse).mul_(weight.to(inner.dtype)).to(x.dtype), inverse
+
+
 class _CpuRMSNorm(torch.autograd.Function):
     """`rms_norm` with its gradient by hand: on a CPU torch composes it of many passes over x."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        inner = to_float32(x)
-        mean_square = torch.linalg.vector_norm(inner, dim=-1, keepdim=True).square_() / x.shape[-1]
-        inverse = mean_square.add_(eps).rsqrt_()
+        y, inverse = _cpu_rms_norm(x, weight, eps)
         ctx.save_for_backward(x, weight, inverse)
-        return (inner * inverse).mul_(weight.to(inner.dtype)).to(x.dtype)
+        return y
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:

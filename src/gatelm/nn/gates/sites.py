@@ -102,8 +102,12 @@ class Taps(nn.ModuleDict):
         super().__init__({name: Tap() for name in names})
 
     def forward(self, name: str, tensor: Tensor) -> Tensor:
-        """The tensor as it leaves the tap `name`."""
-        return self[name](tensor)
+        """The tensor as it leaves the tap `name`; without a hook on it nothing is called."""
+        tap = self._modules[name]
+        assert tap is not None
+        return tap(tensor) if tap._forward_hooks or tap._forward_pre_hooks else tensor
+
+    __call__ = forward
 
 
 @dataclass
@@ -158,3 +162,5 @@ class Sites(nn.ModuleDict):
         if name in self:
             y = self[name](y, sources, self.taps[f"{name}_gate"])
         return self.taps(f"{name}_gated", y)
+
+    __call__ = forward
