@@ -1,14 +1,21 @@
+import hashlib
 import json
 import os
+import pickle
 import resource
 import signal
 import subprocess
 import sys
 import textwrap
 import time
+import warnings
+from dataclasses import replace
 
 import pytest
 import torch
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 
 from gatelm.train.saving import checkpoint
 from gatelm.train.saving.checkpoint import CheckpointError
@@ -19,7 +26,7 @@ def tensors(seed=0):
     weight = torch.randn(20, 30, generator=generator)
     return {
         "model": {"w": weight},
-        "optim": {"state": {"w": {"step": torch.tensor(3.0)}}, "lr": 0.1},
+        "optim": {"w": {"step": torch.tensor(3.0)}},
     }
 
 
@@ -209,3 +216,61 @@ def test_kill_in_the_middle_of_a_save_leaves_a_sound_checkpoint(tmp_path, delay_
     again = checkpoint.save(tmp_path, 99_999, tensors(), {}, keep=2)
     checkpoint.verify(again)
     assert not list(tmp_path.glob("*.tmp"))
+
+
+class _Payload:
+    """A pickle of this makes a file when it is read."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def __reduce__(self):
+        return open, (str(self.file), "w")
+
+
+def sign(path):
+    """Write the manifest anew, as whoever changes a checkpoint can."""
+    manifest = json.loads((path / "manifest.json").read_text())
+    for name in manifest["files"]:
+        content = (path / name).read_bytes()
+        digest = hashlib.sha256(content).hexdigest()
+        manifest["files"][name] = {"bytes": len(content), "sha256": digest}
+    (path / "manifest.json").write_text(json.dumps(manifest))
+    checkpoint.verify(path)
+
+
+def test_a_pickle_in_the_place_of_the_metadata_is_not_run(tmp_path):
+    path = checkpoint.save(tmp_path / "c", 1, tensors(), {}, keep=1)
+    (path / ".metadata").write_bytes(pickle.dumps(_Payload(tmp_path / "ran")))
+    sign(path)
+    with pytest.raises(CheckpointError, match="does not fit this model"):
+        checkpoint.load(path, tensors())
+    assert not (tmp_path / "ran").exists()
+
+
+def test_an_entry_that_torch_would_unpickle_is_refused(tmp_path):
+    path, content = tmp_path / "c", {"model": {"w": _Payload(tmp_path / "ran")}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        save(content, storage_writer=FileSystemWriter(path), no_dist=True)
+        load({"model": {"w": 0}}, storage_reader=FileSystemReader(path), no_dist=True)
+    assert (tmp_path / "ran").exists(), "torch's own reader runs it"
+    (tmp_path / "ran").unlink()
+    for target in ({"model": {"w": torch.zeros(2)}}, {"model": {"w": 0}}):
+        with pytest.raises(CheckpointError, match="does not fit this model"):
+            checkpoint.load(path, target)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_tensors_outside_the_checkpoint_are_not_read(tmp_path):
+    path = checkpoint.save(tmp_path / "c", 1, tensors(), {}, keep=1)
+    (path / "__0_0.distcp").rename(tmp_path / "elsewhere.distcp")
+    metadata = (path / ".metadata").read_bytes()
+    reader = FileSystemReader(path).read_metadata()
+    for index, info in reader.storage_data.items():
+        there = str(tmp_path / "elsewhere.distcp")
+        reader.storage_data[index] = replace(info, relative_path=there)
+    (path / ".metadata").write_bytes(pickle.dumps(reader))
+    assert (path / ".metadata").read_bytes() != metadata
+    with pytest.raises(CheckpointError, match="does not fit this model"):
+        checkpoint.load(path, tensors())

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import json
 import logging
+import pickle
 import re
 import shutil
 import warnings
@@ -21,16 +22,30 @@ from typing import Any
 
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from gatelm.io.files import sha256, sync, write_json
+from gatelm.train.saving.reader import TensorReader
 
-FORMAT = 1
+FORMAT = 2
+"""2: tensors alone. 1 held the settings of parameter groups too, pickled."""
 MANIFEST = "manifest.json"
 STATE = "state.json"
 UNFINISHED = ".tmp"
+
+_UNREADABLE = (
+    OSError,
+    RuntimeError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    EOFError,
+    pickle.UnpicklingError,
+)
+"""What torch raises for metadata and tensors that are damaged or of another model."""
 
 log = logging.getLogger("gatelm")
 
@@ -82,8 +97,8 @@ def load(path: Path, tensors: dict[str, Any]) -> None:
     """
     try:
         with _single_process():
-            dcp_load(tensors, storage_reader=FileSystemReader(path), no_dist=True)
-    except (OSError, RuntimeError, ValueError, KeyError, CheckpointException) as error:
+            dcp_load(tensors, storage_reader=TensorReader(path), no_dist=True)
+    except (*_UNREADABLE, CheckpointException) as error:
         raise CheckpointError(
             f"{path}: the checkpoint does not fit this model ({_reason(error)})"
         ) from error
@@ -218,7 +233,8 @@ def _refuse_without_space(root: Path, tensors: dict[str, Any]) -> None:
 def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
-    elif isinstance(value, dict):
+    else:
+        assert isinstance(value, dict), "a checkpoint holds tensors alone"
         for item in value.values():
             yield from _tensors_in(item)
 

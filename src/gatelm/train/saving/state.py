@@ -57,9 +57,12 @@ class TrainState:
         return self.tokens / seconds if seconds > 0 else 0.0
 
     def tensors(self) -> dict[str, Any]:
-        """Model and optimiser by parameter name, for `checkpoint.save` and `checkpoint.load`."""
+        """Tensors of model and optimiser by parameter name, for `checkpoint.save` and `load`.
+
+        The settings of parameter groups are not among them: they follow from the config.
+        """
         model, optimizer = get_state_dict(self.model, self.optimizer)
-        return {"model": model, "optim": optimizer}
+        return {"model": model, "optim": optimizer["state"]}
 
     def to_json(self, world: World) -> dict[str, Any]:
         """The state beside the tensors. Every process calls it: each has its own random numbers."""
@@ -87,11 +90,12 @@ class TrainState:
                 f"data: fingerprint {self.data_fingerprint}, but the checkpoint was trained on "
                 f"{state['data_fingerprint']}; resume with the same data, or start another run"
             )
+        _, optimizer = get_state_dict(self.model, self.optimizer)
         set_state_dict(
             self.model,
             self.optimizer,
             model_state_dict=tensors["model"],
-            optim_state_dict=tensors["optim"],
+            optim_state_dict={**optimizer, "state": tensors["optim"]},
         )
         self.step, self.tokens = state["step"], state["tokens"]
         self.skipped_in_a_row = state["skipped_in_a_row"]
