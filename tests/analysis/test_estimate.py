@@ -1,8 +1,9 @@
 import torch
 
-from gatelm.analysis.estimate import available_bytes, estimate
+from gatelm.analysis.estimate import estimate
 from gatelm.analysis.probe.gatelm_probe import GatelmProbe
 from gatelm.analysis.windows import FirstToken, Windows
+from gatelm.nn.device import available_bytes
 
 
 def windows(rows, seq_len):

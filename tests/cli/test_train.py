@@ -94,7 +94,7 @@ MAIN = """
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_saves_and_says_how_to_go_on(recipe, tmp_path, number):
     line = [
         sys.executable,
@@ -113,7 +113,7 @@ def test_a_signal_saves_and_says_how_to_go_on(recipe, tmp_path, number):
         assert process.poll() is None
     os.kill(process.pid, number)
     out, err = process.communicate(timeout=60)
-    assert process.returncode == 0, err
+    assert process.returncode == 128 + number, err
     assert "go on with: gatelm train" in out
     assert "--set train.total_steps=100000" in out
     records = [json.loads(line) for line in metrics.read_text().splitlines()]
@@ -136,3 +136,17 @@ def test_a_run_from_a_trained_model_says_whether_its_gates_moved(recipe, tmp_pat
     missing = gatelm_train(recipe, "--out", tmp_path / "none", "--set", "init_from=nowhere")
     assert "init_from.path: nowhere: no model folder" in str(missing.exception)
     assert not (tmp_path / "none").exists()
+
+
+def test_going_on_after_stop_at_step_leaves_it_out(recipe, tmp_path):
+    options = ["--out", tmp_path / "run", "--set", "train.stop_at_step=2"]
+    stopped = gatelm_train(recipe, *options)
+    assert stopped.exit_code == 0
+    again = stopped.stdout.partition("go on with: gatelm train ")[2].split()
+    assert "train.stop_at_step=2" not in again
+    done = gatelm_train(*again)
+    assert "finished: 4 steps" in done.stdout
+    recipe.write_text(RECIPE.replace("total_steps: 4,", "total_steps: 4, stop_at_step: 2,"))
+    stopped = gatelm_train(recipe, "--out", tmp_path / "other")
+    again = stopped.stdout.partition("go on with: gatelm train ")[2].split()
+    assert "finished: 4 steps" in gatelm_train(*again).stdout

@@ -120,10 +120,10 @@ def test_no_recipe_states_a_precision():
 
 
 @pytest.mark.skipif(
-    not torch.cpu._is_avx512_bf16_supported() or "ONEDNN_MAX_CPU_ISA" in os.environ,
-    reason="a CPU with bf16 instructions",
+    not torch.cpu._is_amx_tile_supported() or "ONEDNN_MAX_CPU_ISA" in os.environ,
+    reason="a CPU with bf16 matrix instructions (AMX)",
 )
-def test_the_measurement_finds_the_instructions_that_the_cpu_has(tmp_path, monkeypatch):
+def test_the_measurement_finds_the_matrix_instructions_that_the_cpu_has(tmp_path, monkeypatch):
     from gatelm.cli.recipe import load_run
 
     cfg, _ = load_run("text")

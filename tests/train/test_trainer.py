@@ -1,6 +1,7 @@
 import hashlib
 import json
 import math
+import shutil
 
 import pytest
 import torch
@@ -114,7 +115,7 @@ def test_never_refuses_a_folder_with_a_run_and_must_one_without(tiny, tmp_path):
 
 def test_a_folder_of_something_else_is_refused(tiny, tmp_path):
     (tmp_path / "model").mkdir()
-    with pytest.raises(ConfigError, match="no run of ours"):
+    with pytest.raises(ConfigError, match="not a run that gatelm wrote"):
         train(tiny(), tmp_path)
 
 
@@ -256,3 +257,114 @@ def test_the_causal_check_is_measured_where_it_is_asked_for(tiny, tmp_path):
     assert not {name for name in bare.metrics if name.endswith("_change")}
     assert tiny().content_hash() == tiny({"train": {"final_causal": "off"}}).content_hash()
     assert tiny().content_hash() != tiny(asked).content_hash()
+
+
+def test_a_deleted_model_is_made_again_from_the_checkpoint(tiny, tmp_path, real_analysis):
+    cfg = tiny({"train": {"checkpoint_every_steps": 4}})
+    first = train(cfg, tmp_path / "run")
+    before = contents(tmp_path / "run" / "model")
+    shutil.rmtree(tmp_path / "run" / "model")
+    again = train(cfg, tmp_path / "run")
+    assert contents(tmp_path / "run" / "model") == before
+    assert again.metrics == first.metrics
+    shutil.rmtree(tmp_path / "run" / "model")
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    with pytest.raises(ConfigError, match="model/ is gone and no checkpoint is left to make it"):
+        train(cfg, tmp_path / "run")
+    assert (tmp_path / "run" / "result.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("run.json", "[]"),
+        ("run.json", "{}"),
+        ("run.json", '{"config_hash": 3}'),
+        ("result.json", "[" * 100_000),
+        ("result.json", '{"status": "finished"}'),
+        ("result.json", '{"status": 7, "config_hash": [], "steps": {}}'),
+        ("config.yaml", "{a: 1, a: 2}"),
+    ],
+)
+def test_damaged_records_are_one_sentence(tiny, tmp_path, name, text):
+    cfg = tiny()
+    train(cfg, tmp_path)
+    (tmp_path / name).write_text(text)
+    if name == "config.yaml":  # nothing is read from it while the hashes agree
+        assert train(cfg, tmp_path).status == "finished"
+        return
+    with pytest.raises(ConfigError) as error:
+        train(cfg, tmp_path)
+    assert str(tmp_path) in str(error.value)
+
+
+def test_a_record_of_a_later_version_is_read(tiny, tmp_path):
+    cfg = tiny()
+    done = train(cfg, tmp_path)
+    tree = json.loads((tmp_path / "result.json").read_text())
+    (tmp_path / "result.json").write_text(json.dumps({**tree, "joules": 3.0}))
+    assert train(cfg, tmp_path) == done
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("state.json", {"step": "x"}),
+        ("state.json", {"rng": 3}),
+        ("state.json", {"throughput": []}),
+        ("manifest.json", {"files": []}),
+        ("manifest.json", {"files": {"state.json": 3}}),
+        ("manifest.json", {"format": {}}),
+    ],
+)
+def test_damaged_checkpoints_are_one_sentence(tiny, tmp_path, name, change):
+    cfg = tiny({"train": {"stop_at_step": 2}})
+    train(cfg, tmp_path)
+    (path,) = (tmp_path / "checkpoints").iterdir()
+    tree = json.loads((path / name).read_text())
+    (path / name).write_text(json.dumps({**tree, **change}))
+    if name == "state.json":
+        manifest = json.loads((path / "manifest.json").read_text())
+        content = (path / name).read_bytes()
+        digest = hashlib.sha256(content).hexdigest()
+        manifest["files"][name] = {"bytes": len(content), "sha256": digest}
+        (path / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises((ConfigError, CheckpointError)) as error:
+        train(cfg, tmp_path)
+    assert str(path) in str(error.value)
+
+
+def test_a_model_beyond_memory_is_refused_before_it_is_made(tiny, tmp_path):
+    cfg = tiny({"model": {"hidden_dim": 200_000, "layer": {"ffn": {"ffn_dim": 800_000}}}})
+    with pytest.raises(ConfigError, match=r"parameters need [\d,.]+ GB for weights, gradients"):
+        train(cfg, tmp_path / "run")
+    assert not (tmp_path / "run" / "config.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 2**64},
+        {"seed": 10**5000},
+        {"train": {"threads": 1_000_000}},
+        {"train": {"total_steps": 2**63}},
+        {"data": {"seq_len": 10**30}},
+        {"train": {"device": "meta"}},
+        {"name": "../../x"},
+        {"name": "/abs"},
+        {"name": "a/../../b"},
+        {"name": ""},
+    ],
+)
+def test_values_that_nothing_can_be_are_refused(tiny, tmp_path, change):
+    with pytest.raises(ConfigError) as error:
+        train(tiny(change), tmp_path)
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 400
+
+
+def test_a_recipe_in_the_folder_is_not_written_over(tiny, tmp_path):
+    (tmp_path / "config.yaml").write_text("mine")
+    with pytest.raises(ConfigError, match=r"holds config.yaml but no run.json"):
+        train(tiny(), tmp_path)
+    assert (tmp_path / "config.yaml").read_text() == "mine"

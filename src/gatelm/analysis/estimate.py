@@ -106,17 +106,3 @@ def _seconds_per_weight(probe: Probe, shapes: _Shapes) -> float:
         Profile(heads).add(blocks, layout, Carried(q, heads, q))
 
     return _second_time(work) / (heads * size**2)
-
-
-def available_bytes(device: torch.device) -> int | None:
-    """Memory free for a process on this device; None where it cannot be told."""
-    if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
-    try:
-        with open("/proc/meminfo", encoding="ascii") as file:  # noqa: PTH123
-            for line in file:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        return None
-    return None

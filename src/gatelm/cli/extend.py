@@ -75,8 +75,8 @@ def extend(
     from gatelm.cli.progress import RunDisplay, say
     from gatelm.config import ConfigError
     from gatelm.hf.convert.extend import Training, extend_model
+    from gatelm.io.signals import StopSignals
     from gatelm.longcontext.extend import ExtendRequest
-    from gatelm.train.stop import StopSignals
 
     for name, spelling in typed(context):
         if train_tokens is None and name in OF_TRAINING:
@@ -100,11 +100,12 @@ def extend(
             device=device,
         )
 
+    stop = StopSignals()
     if training is None:
         result = extend_model(source, target, request, report=say)
     else:
         console = Console(stderr=True)
-        with RunDisplay(console, target.name) as display, StopSignals() as stop:
+        with RunDisplay(console, target.name) as display, stop:
             result = extend_model(
                 source,
                 target,
@@ -116,7 +117,7 @@ def extend(
             )
     if result is None:
         typer.echo("stopped, saved; the same command goes on from there")
-        return
+        raise typer.Exit(stop.exit_status)
     if as_json:
         print_json(result.as_dict())
     else:

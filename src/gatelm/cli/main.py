@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from typing import Annotated
 
@@ -63,13 +64,16 @@ def main() -> None:
     """Run the command, and say in one sentence on stderr what went wrong.
 
     Exit status 2: a user's mistake. 1: something outside failed, such as a full disk or too little
-    memory. 130: interrupted. 70: an error of gatelm, whose traceback is kept in a file.
+    memory; training that diverged; a study with failed runs. 128 and a signal's number: stopped by
+    it (130: Ctrl-C). 70: an error of gatelm, whose traceback is kept in a file.
     """
     from gatelm.config import ConfigError
+    from gatelm.io.signals import leave_terminal
 
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")  # the bars of libraries, read as they load
     try:
+        _stop_cleanly()
         _check_arguments(sys.argv)
         app()
     except ConfigError as error:
@@ -82,12 +86,35 @@ def main() -> None:
     except MemoryError as error:
         print(f"error: too little memory for this{_reason(error)}", file=sys.stderr)
         sys.exit(1)
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        sys.exit(130)
+    except (KeyboardInterrupt, _Stopped) as stop:
+        number = stop.number if isinstance(stop, _Stopped) else signal.SIGINT
+        if signal.Signals(number).name == "SIGHUP":
+            leave_terminal()
+        print(f"stopped by {signal.Signals(number).name}", file=sys.stderr)
+        sys.exit(128 + number)
     except Exception as error:
         print(_internal(error), file=sys.stderr)
         sys.exit(INTERNAL_ERROR)
+
+
+class _Stopped(BaseException):
+    """A signal that ends the command, raised so that what is unfinished is tidied away."""
+
+    def __init__(self, number: int):
+        super().__init__(number)
+        self.number = number
+
+
+def _stop_cleanly() -> None:
+    """Let SIGTERM and SIGHUP end a command as Ctrl-C does; training handles them by itself."""
+
+    def stop(number: int, frame: object) -> None:
+        raise _Stopped(number)
+
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, stop)
 
 
 def _check_arguments(words: list[str]) -> None:

@@ -11,8 +11,13 @@ from gatelm.cli.options import JsonResult, command_again
 from gatelm.cli.output import print_json
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gatelm.train.config import RunConfig
     from gatelm.train.saving.folder import RunResult
+
+
+STOP = "train.stop_at_step"
 
 
 def train(
@@ -41,8 +46,10 @@ def train(
 ) -> None:
     """Train one model, with checkpoints, metrics and a final look at its attention.
 
-    Ctrl-C finishes the step and saves a checkpoint; the same command goes on from there. On several
-    processes: torchrun --nproc-per-node 2 --no-python gatelm train RECIPE.
+    Ctrl-C finishes the step and saves a checkpoint; the same command goes on from there. The exit
+    status is 0 at the end and at train.stop_at_step, 128 and the signal's number (130 for Ctrl-C)
+    when stopped early, 1 when training diverged. On several processes: torchrun --nproc-per-node 2
+    --no-python gatelm train RECIPE.
     """
     import os
 
@@ -50,7 +57,7 @@ def train(
 
     from gatelm.cli.progress import RunDisplay
     from gatelm.cli.recipe import load_run
-    from gatelm.train.stop import StopSignals
+    from gatelm.io.signals import StopSignals
     from gatelm.train.trainer import train as train_run
 
     cfg, _ = load_run(recipe, overrides or ())
@@ -67,13 +74,25 @@ def train(
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
     if is_main:
-        again = command_again("train", recipe, set=overrides or (), out=[out])
+        again = command_again(
+            "train", recipe, set=_going_on(overrides or (), cfg, result), out=[out]
+        )
         if as_json:
             print_json({**result.to_json(), "folder": str(result.folder)}, indent=None)
         else:
             typer.echo(_summary(result, cfg, again, was_there=was_there))
     if result.status == "diverged":
         raise typer.Exit(1)
+    if result.status == "stopped":
+        raise typer.Exit(stop.exit_status)
+
+
+def _going_on(overrides: Sequence[str], cfg: RunConfig, result: RunResult) -> list[str]:
+    """The overrides of a command that goes on with a run, beyond a step where it was to stop."""
+    if result.status != "stopped" or result.steps != cfg.train.stop_at_step:
+        return list(overrides)
+    kept = [text for text in overrides if text.partition("=")[0].strip() != STOP]
+    return [*kept, f"{STOP}=null"]
 
 
 def _summary(result: RunResult, cfg: RunConfig, again: str, *, was_there: bool) -> str:

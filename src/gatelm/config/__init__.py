@@ -3,6 +3,7 @@
 from gatelm.config.base import (
     Config,
     ConfigError,
+    FolderName,
     by_kind,
     choice,
     foreign,
@@ -10,4 +11,13 @@ from gatelm.config.base import (
     not_identity,
 )
 
-__all__ = ["Config", "ConfigError", "by_kind", "choice", "foreign", "nearest", "not_identity"]
+__all__ = [
+    "Config",
+    "ConfigError",
+    "FolderName",
+    "by_kind",
+    "choice",
+    "foreign",
+    "nearest",
+    "not_identity",
+]

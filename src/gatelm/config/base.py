@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -55,6 +56,30 @@ def not_identity(default: Any, **kwargs: Any) -> Any:
     return Field(default=default, json_schema_extra={"identity": False}, **kwargs)
 
 
+def _check_size(value: Any, key: str) -> None:
+    """
+    Raises:
+        ValueError: for a whole number that no count, length or seed can be.
+    """
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        digits = int(value.bit_length() * 0.30103) + 1
+        raise ValueError(f"{key}: a number of {digits:,} digits is too large")
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            _check_size(item, key)
+
+
+def _names_a_folder(value: str) -> str:
+    parts = value.split("/")
+    if any(part in ("", ".", "..") for part in parts) or re.search(r"[\x00-\x1f\\]", value):
+        raise ValueError(f"{value!r} names a folder below runs/: write letters and digits")
+    return value
+
+
+FolderName = Annotated[str, AfterValidator(_names_a_folder)]
+"""A name that a folder gets, or a folder in folders: it cannot lead out of where it is."""
+
+
 class Config(BaseModel):
     """Frozen pydantic model: unknown keys are errors that name the nearest known key."""
 
@@ -73,6 +98,7 @@ class Config(BaseModel):
             for key in data:
                 if key not in cls.model_fields:
                     raise ValueError(f"unknown key {key!r}; {nearest(str(key), cls.model_fields)}")
+                _check_size(data[key], key)
                 if isinstance(data[key], bool) and not _admits_bool(cls, key):
                     raise ValueError(f"{key}: {str(data[key]).lower()} is no value for this key")
         return data

@@ -39,6 +39,7 @@ from gatelm.hf.modeling.paper_release import PaperForCausalLM, is_paper_release,
 from gatelm.hf.probe.hf_probe import HFProbe
 from gatelm.hf.probe.tokenizer import GatelmTokenizer, HFTokenizer
 from gatelm.io.weights import check_finite, tensor_names, weight_files
+from gatelm.nn.device import device_of
 from gatelm.train.saving.export import (
     CONTEXT,
     TOKENIZER,
@@ -94,7 +95,7 @@ def open_model(
     Raises:
         ConfigError: in one sentence, whatever the reason it cannot be opened.
     """
-    how = _Opening(_device(device), _dtype(dtype), unknown_tensors)
+    how = _Opening(device_of(device), _dtype(dtype), unknown_tensors)
     with foreign(str(where)):
         return _open(where, how)
 
@@ -146,17 +147,6 @@ def stated_context(where: str | Path, probe: Probe) -> int | None:
             tree = json.loads((folder / "config.json").read_text(encoding="utf-8"))
             return tree.get(CONTEXT)
     return None
-
-
-def _device(device: str | torch.device) -> torch.device:
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        found = torch.device(device)
-        torch.empty(0, device=found)
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise ConfigError(f"device {device}: {_first_line(error)}") from None
-    return found
 
 
 def _dtype(dtype: str | torch.dtype) -> torch.dtype | None:

@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from gatelm.config import Config, ConfigError, not_identity
+from gatelm.config import Config, ConfigError, FolderName, not_identity
 from gatelm.config.load import merge
 from gatelm.data.config import DataConfig, PatchRecallConfig
 from gatelm.longcontext.scaling import scaled
@@ -76,7 +76,7 @@ class TrainConfig(Config):
     """Largest number of steps to skip in a row; with one more the run has diverged."""
     device: str = not_identity("auto")
     """auto (CUDA where there is one, else CPU), or a torch device."""
-    threads: int | None = not_identity(None, ge=1)
+    threads: int | None = not_identity(None, ge=1, le=1024)
     """Number of torch's threads in this process; null: as they are."""
     determinism: Literal["default", "strict"] = not_identity("default")
     """strict: only deterministic kernels, slower on CUDA; the CPU is deterministic anyway."""
@@ -94,7 +94,7 @@ class TrainConfig(Config):
 class RunConfig(Config):
     """One training run."""
 
-    name: str = not_identity("run", min_length=1)
+    name: FolderName = not_identity("run")
     """Shown in reports and used for the default output folder."""
     seed: int = Field(default=0, ge=0)
     """The seed of the initial weights, the data order and dropout."""

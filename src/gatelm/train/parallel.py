@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, distributed, nn
 
-from gatelm.config import ConfigError
+from gatelm.nn import device as nn_device
 
 BUCKET_BYTES = 64 * 2**20
 
@@ -109,16 +109,7 @@ def device_of(name: str, local_rank: int = 0) -> torch.device:
     Raises:
         ConfigError: for a device that is not there.
     """
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ConfigError(
-            f"train.device: {name!r} is no torch device; use auto, cpu or cuda"
-        ) from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"train.device: {name}, but torch sees no CUDA device; use auto or cpu")
+    device = nn_device.device_of(name, "train.device")
     if device.type == "cuda" and device.index is None:
         return torch.device("cuda", local_rank)
     return device

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import logging
 import os
+from pathlib import Path
 
 import torch
 from torch import nn
 
-from gatelm.config import ConfigError
+from gatelm.config import ConfigError, foreign
 from gatelm.data.source import Source
 from gatelm.nn.check import check_backward
+from gatelm.nn.count import count
+from gatelm.nn.device import available_bytes
+from gatelm.nn.model import ModelConfig
 from gatelm.train.config import RunConfig, TrainConfig
 from gatelm.train.parallel import World
 from gatelm.train.precision import resolved
@@ -51,11 +55,35 @@ def with_chosen_precision(cfg: RunConfig, folder: RunFolder) -> RunConfig:
     return resolved(cfg, None if begun is None else begun.train.precision)
 
 
+BYTES_PER_PARAMETER = 16
+"""Weights, gradients and two moments of the optimiser, all in fp32."""
+
+
+def check_memory(model: ModelConfig, processes: World) -> None:
+    """Compare what a model takes in training with what is free, before anything is allocated.
+
+    Raises:
+        ConfigError: for a model that does not fit.
+    """
+    parameters = count(model).total
+    needed, free = BYTES_PER_PARAMETER * parameters, available_bytes(processes.device)
+    if free is not None and needed > free:
+        raise ConfigError(
+            f"model: {parameters:,} parameters need {needed / 1e9:,.1f} GB for weights, gradients "
+            f"and optimiser, and {free / 1e9:,.1f} GB are free on {processes.device}; choose a "
+            "smaller hidden_dim, ffn_dim, num_layers or vocabulary"
+        )
+
+
 def new_state(cfg: RunConfig, source: Source, processes: World) -> TrainState:
-    """Model and optimiser at step 0."""
-    model = starting_model(
-        cfg.model_for(source.vocab_size), cfg.seed, cfg.init_from, source.tokenizer
-    )
+    """Model and optimiser at step 0.
+
+    Raises:
+        ConfigError: for a model that does not fit in memory, or cannot be trained on this device.
+    """
+    model_cfg = cfg.model_for(source.vocab_size)
+    check_memory(model_cfg, processes)
+    model = starting_model(model_cfg, cfg.seed, cfg.init_from, source.tokenizer)
     model.to(processes.device)
     check_backward(cfg.model.layers(), processes.device.type)
     return state_of(model, cfg, source.fingerprint, cfg.content_hash())
@@ -104,6 +132,12 @@ def restore(
         if resume == "must":
             raise ConfigError(f"{folder.path}: the run there has no checkpoint to resume from")
         return None
+    with foreign(str(path)):
+        _take_over(state, path, total_steps, processes)
+    return damage
+
+
+def _take_over(state: TrainState, path: Path, total_steps: int, processes: World) -> None:
     saved = checkpoint.read_state(path)
     if saved["step"] > total_steps:
         raise ConfigError(
@@ -113,4 +147,3 @@ def restore(
     tensors = state.tensors()
     checkpoint.load(path, tensors)
     state.restore(tensors, saved, processes)
-    return damage

@@ -204,7 +204,7 @@ def test_a_run_without_a_tokenizer_uses_its_own_data(run, tmp_path):
         (["--layers", "one"], r"--layers one: expected \"0,5,-1\" or a slice"),
         (["--seq-len", "9999"], r"--seq-len 9999: the longest document has 2120 tokens"),
         (["--text", "nowhere.txt"], r"--text: 'nowhere.txt' is neither an existing file"),
-        (["--device", "cuda:7"], r"device cuda:7"),
+        (["--device", "cuda:7"], r"--device: cuda:7 cannot be used"),
         (["--dtype", "float7"], r"unknown dtype 'float7'"),
     ],
 )
@@ -219,9 +219,9 @@ def test_a_tokenizer_of_another_model_is_refused(run, tmp_path):
 
 
 def test_memory_that_does_not_suffice_is_told_before_the_work(run, tmp_path, monkeypatch):
-    from gatelm.analysis import estimate
+    from gatelm.nn import device
 
-    monkeypatch.setattr(estimate, "available_bytes", lambda device: 1 << 20)
+    monkeypatch.setattr(device, "available_bytes", lambda device: 1 << 20)
     assert "1 MiB are free; use a smaller --seq-len" in error(run(save(tmp_path / "plain")))
 
 

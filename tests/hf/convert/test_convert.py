@@ -13,6 +13,7 @@ from gatelm.hf.convert import convert as convert_module
 from gatelm.hf.convert.checkpoint import RECORD, read_source
 from gatelm.hf.convert.convert import ConvertOptions, convert
 from gatelm.hf.convert.verify import VerificationError
+from gatelm.io.weights import read_weights
 from gatelm.train.saving.export import load_model
 
 _spec = util.spec_from_file_location("converting", Path(__file__).parents[1] / "converting.py")

@@ -182,9 +182,9 @@ def test_an_unfinished_study_says_so(study_writer: Writer, tmp_path: Path) -> No
 
 def test_other_folders_are_left_alone(study_writer: Writer, tmp_path: Path) -> None:
     root = study_writer("text", ["none"], (0,))
-    with pytest.raises(ConfigError, match="not empty, and no README"):
+    with pytest.raises(ConfigError, match=r"holds .* but no results.csv, so it is not an export"):
         export_study(root, root)
-    with pytest.raises(ConfigError, match="a file, not a folder"):
+    with pytest.raises(ConfigError, match="is a file, not a folder for an export"):
         export_study(root, root / "results.json")
     with pytest.raises(ConfigError, match="no results; run the study first"):
         export_study(tmp_path, tmp_path / "record")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from gatelm.config import ConfigError
@@ -51,3 +53,16 @@ def test_a_result_cut_short_is_not_taken(make_fake_plan, source, tmp_path):
 def test_a_folder_that_is_no_study(make_fake_plan, tmp_path):
     with pytest.raises(ConfigError, match=r"--reuse .*nothing: no runs there"):
         take_over(make_fake_plan(), tmp_path / "root", [tmp_path / "nothing"])
+
+
+def test_links_are_not_followed(make_fake_plan, source, tmp_path):
+    plan, root = make_fake_plan(), tmp_path / "root"
+    folder = source / next(r.folder for r in plan.runs if r.arm == "none")
+    (folder / "notes").symlink_to("/etc/hostname")
+    with pytest.raises(ConfigError, match="notes is a link"):
+        take_over(plan, root, [source])
+    (folder / "notes").unlink()
+    folder.rename(tmp_path / "elsewhere")
+    folder.symlink_to(tmp_path / "elsewhere")
+    # a run behind a linked folder is not found, and is trained anew
+    assert folder.name not in [Path(run.folder).name for run in take_over(plan, root, [source])]

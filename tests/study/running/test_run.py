@@ -144,7 +144,7 @@ def test_a_signal_stops_with_every_run_saved_and_the_next_call_goes_on(
     outcome = run(plan, tmp_path, workers=1, trainer=trainer)
     thread.join()
     assert signal.getsignal(signal.SIGINT) is before
-    assert outcome.stopped_by == "SIGINT"
+    assert outcome.stopped_by == signal.SIGINT
     assert [r.arm for r in outcome.unfinished] == ["none", "low"]
     reached = int(first.read_text())
     assert 0 < reached < 100

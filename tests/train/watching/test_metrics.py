@@ -69,3 +69,18 @@ def test_non_finite_numbers_become_null(tmp_path):
         "loss": None,
         "grads": [1.0, None],
     }
+
+
+def test_a_broken_line_in_the_middle_does_not_stop_a_run(tmp_path, caplog):
+    path = tmp_path / "metrics.jsonl"
+    with MetricsLog(path) as log:
+        log.write("train", 1)
+    broken = path.read_text() + "[" * 100_000 + '\n{"kind": "train", "step": 2}\n'
+    path.write_text(broken)
+    with pytest.raises(ValueError, match="line 2: not a metrics record"):
+        list(read_metrics(path))
+    with MetricsLog(path, keep_through_step=2) as log:
+        log.write("train", 3)
+    assert [step for _, step in steps(path)] == [1, 2, 3]
+    assert path.with_suffix(".damaged.jsonl").read_text() == broken
+    assert "line 2: not a metrics record" in caplog.text

@@ -7,6 +7,11 @@ import io
 from pathlib import Path
 from typing import Any
 
+RESULTS = "analysis.json"
+METRICS, HEADS = "metrics.csv", "heads.csv"
+WRITTEN = (METRICS, HEADS, "report.html", "figures")
+"""What an analysis writes after `RESULTS`."""
+
 
 def write_results(results: dict[str, Any], folder: Path) -> None:
     """analysis.json (everything), metrics.csv (a row a metric) and heads.csv (a row a head).
@@ -17,15 +22,15 @@ def write_results(results: dict[str, Any], folder: Path) -> None:
     from gatelm.analysis.notebook import DETAIL_FIELDS, HEAD_FIELDS, head_rows
     from gatelm.io.files import json_text, write_text
 
-    write_text(folder / "analysis.json", json_text(results, indent=1))
+    write_text(folder / RESULTS, json_text(results, indent=1))
     models = results["models"]
     names = list(dict.fromkeys(name for m in models for name in m["metrics"]))
     rows = [["metric", *(m["name"] for m in models)]]
     rows += [[name, *(m["metrics"].get(name, "") for m in models)] for name in names]
-    write_text(folder / "metrics.csv", _csv(rows))
+    write_text(folder / METRICS, _csv(rows))
     header = ["model", "layer", "head", *HEAD_FIELDS, *DETAIL_FIELDS]
     heads = [[m["name"], *row.values()] for m in models for row in head_rows(m["analysis"])]
-    write_text(folder / "heads.csv", _csv([header, *heads]))
+    write_text(folder / HEADS, _csv([header, *heads]))
 
 
 def _csv(rows: list[list[Any]]) -> str:

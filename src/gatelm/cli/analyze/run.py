@@ -53,19 +53,21 @@ def run(
     """
     from rich.console import Console
 
-    from gatelm.cli.analyze.files import write_results
+    from gatelm.cli.analyze.files import RESULTS, WRITTEN, write_results
+    from gatelm.io.folders import refuse_foreign
     from gatelm.report.model.page import write_analysis
     from gatelm.report.page import slug
 
     console = Console(stderr=True, highlight=False)
     text = _Text(options)
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
+        refuse_foreign(out, "an analysis", RESULTS, WRITTEN)
     if options.text is not None:
         text.read()
     entries = [_analyze(place, text, options, console) for place in places]
     _name_apart(entries, places)
     folder = out or Path("analysis") / slug(entries[0]["name"])
+    refuse_foreign(folder, "an analysis", RESULTS, WRITTEN)
     results = _results(entries, text, options)
     folder.mkdir(parents=True, exist_ok=True)
     write_results(results, folder)
@@ -150,7 +152,8 @@ def _layers(text: str | None, probe: Probe) -> list[int] | None:
 
 def _announce(probe: Probe, windows: Windows, console: Console) -> None:
     """Time and memory, before the work; refuse what cannot fit."""
-    from gatelm.analysis.estimate import available_bytes, estimate
+    from gatelm.analysis.estimate import estimate
+    from gatelm.nn.device import available_bytes
     from gatelm.study.results.numbers import duration
 
     expected = estimate(probe, windows)

@@ -96,12 +96,14 @@ class _Log:
     """The answers so far, one JSON object a line behind a line with the settings."""
 
     def __init__(self, out: Path | None, settings: dict[str, Any]):
+        from gatelm.io.folders import refuse_foreign
         from gatelm.longcontext.retrieval import Asked
 
         self._path = None if out is None else out / ANSWERS
         self.known: dict[Any, Asked] = {}
         if self._path is None:
             return
+        refuse_foreign(self._path.parent, "answers", ANSWERS, (RESULTS,))
         self._path.parent.mkdir(parents=True, exist_ok=True)
         head = {name: settings[name] for name in settings if name not in ("samples", "depths")}
         if not self._path.exists():

@@ -230,15 +230,20 @@ def _is_current(page: Path, results: StudyResults, root: Path) -> bool:
 
 
 def _tell(outcome: Outcome, planned: Plan, root: Path, command: str, workers: int | None) -> None:
-    """Say on stderr what is left to do; failed runs make the exit status 1."""
+    """Say on stderr what is left to do.
+
+    The exit status is 128 and the signal's number for a study that was stopped, 1 for failed runs.
+    """
     for failed, error in outcome.failed.items():
         where = root / failed.folder / "failure.txt"
         typer.echo(f"failed: {failed.label}: {error} (see {where})", err=True)
     left = len(outcome.unfinished) + len(outcome.failed)
     if left:
-        why = f"stopped by {outcome.stopped_by}, " if outcome.stopped_by else ""
+        why = f"stopped by {outcome.stopped_by.name}, " if outcome.stopped_by else ""
         again = command + (f" --workers {workers}" if workers else "")
         total = len(planned.runs)
         typer.echo(f"{why}{left} of {total} runs to go; go on with: {again}", err=True)
+    if outcome.stopped_by:
+        raise typer.Exit(128 + outcome.stopped_by)
     if outcome.failed:
         raise typer.Exit(1)

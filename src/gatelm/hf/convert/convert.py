@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,8 @@ from gatelm.hf.convert.formats.rules import FORMATS, Format
 from gatelm.hf.convert.formats.tensors import to_theirs
 from gatelm.hf.convert.formats.write import format_pieces
 from gatelm.hf.convert.planner import GATELM, targets_that_do
-from gatelm.io.files import WriteError, sync, write_json, write_text, writing
+from gatelm.io.files import WriteError, write_json, write_text, writing
+from gatelm.io.folders import whole_folder
 from gatelm.nn.gates.upcycle import add_gate
 from gatelm.nn.model import ModelConfig
 from gatelm.train.saving.export import ARCHITECTURE, MODEL_TYPE
@@ -108,7 +108,7 @@ def convert(
         steps.append(f"weights rounded from {model.dtype} to {options.dtype}")
     dtype = options.dtype or model.dtype
     carried = _carried(model, options, steps)
-    with new_folder(folder) as unfinished:
+    with whole_folder(folder) as unfinished:
         report("writing")
         written = write_model(
             unfinished, model, (cfg, state), options.to, carried, dtype, steps, shard_bytes
@@ -120,29 +120,6 @@ def convert(
         with writing(folder):
             _write_papers(unfinished, model, written, cfg, result, carried)
     return result
-
-
-@contextmanager
-def new_folder(folder: Path) -> Iterator[Path]:
-    """A folder to fill, which becomes `folder` when all went well; else nothing is left.
-
-    Raises:
-        WriteError: when it cannot be made or renamed.
-    """
-    unfinished = folder.with_name(f".{folder.name}.unfinished-{os.getpid()}")
-    try:
-        with writing(folder):
-            unfinished.mkdir(parents=True)
-        yield unfinished
-        with writing(folder):
-            for path in unfinished.iterdir():
-                sync(path)
-            if folder.is_dir():
-                folder.rmdir()
-            unfinished.rename(folder)
-            sync(folder.parent)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def write_model(

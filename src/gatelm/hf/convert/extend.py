@@ -10,10 +10,11 @@ from typing import Any
 from gatelm import __version__
 from gatelm.config import ConfigError
 from gatelm.hf.convert import card, checkpoint
-from gatelm.hf.convert.convert import DTYPES, check_target, new_folder, write_model
+from gatelm.hf.convert.convert import DTYPES, check_target, write_model
 from gatelm.hf.convert.formats.pieces import State
 from gatelm.hf.convert.planner import GATELM
 from gatelm.io.files import write_json, write_text, writing
+from gatelm.io.folders import whole_folder
 from gatelm.longcontext.extend import ExtendRequest, Extension, extend
 from gatelm.longcontext.scaling import with_rope
 from gatelm.nn.model import Decoder, ModelConfig
@@ -113,7 +114,7 @@ def extend_model(
         steps.append(f"{model.fmt.label} is read, not written: written as gatelm")
     carried = {**model.carried, LENGTH: request.to_tokens}
     extended = Extended(folder, model.name, extension, steps, tokens)
-    with new_folder(folder) as unfinished:
+    with whole_folder(folder) as unfinished:
         report("writing")
         written = write_model(
             unfinished, model, (extension.cfg, state), to, carried, model.dtype, steps
@@ -156,7 +157,7 @@ def _train(
     if not (begun / "config.json").is_file():
         state = {name: t.to(DTYPES["float32"]) for name, t in model.state.items()}
         carried = {**model.carried, LENGTH: length}
-        with new_folder(begun) as unfinished:
+        with whole_folder(begun) as unfinished:
             write_model(unfinished, model, (start, state), GATELM, carried, "float32", [])
     total = max(1, -(-training.tokens // (training.batch_size * length)))
     cfg = RunConfig.parse(

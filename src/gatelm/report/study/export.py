@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from gatelm.analysis.metrics.registry import split_mark
-from gatelm.config.base import ConfigError
 from gatelm.io.files import write_text
+from gatelm.io.folders import refuse_foreign
 from gatelm.report import markdown
 from gatelm.report.charts import figures, intervals
 from gatelm.report.charts.theme import Palette
@@ -64,12 +64,8 @@ def export_study(root: Path, folder: Path) -> list[Path]:
     """
     study = read_study(root)
     readme = folder / "README.md"
-    if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"{folder}: a file, not a folder to export to")
-    if folder.is_dir() and any(folder.iterdir()) and not readme.is_file():
-        raise ConfigError(
-            f"{folder}: not empty, and no README.md of an earlier export; choose another folder"
-        )
+    table = folder / "results.csv"
+    refuse_foreign(folder, "an export", table.name, (readme.name, "*"))
     before = readme.read_text(encoding="utf-8") if readme.is_file() else ""
     palette = Palette.of_arms(
         (arm for part in study.parts for arm in part.arms),
@@ -79,9 +75,9 @@ def export_study(root: Path, folder: Path) -> list[Path]:
     reading = markdown.section(before, READING) or NOT_READ
     text = "\n\n".join(block for block in _blocks(study, reading, drawn) if block) + "\n"
     folder.mkdir(parents=True, exist_ok=True)
-    written = [readme, folder / "results.csv"]
+    written = [readme, table]
+    write_text(table, to_csv(study.results))
     write_text(readme, text)
-    write_text(written[1], to_csv(study.results))
     for name, svg in (drawing for drawings in drawn.values() for _, *drawing in drawings):
         written.append(folder / f"{name}.svg")
         write_text(written[-1], svg)

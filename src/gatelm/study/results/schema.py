@@ -128,7 +128,7 @@ class StudyResults(BaseModel, frozen=True):
 
         Runs taken from a folder that no shipped study makes are trained by whoever types it.
         """
-        words = iter(shlex.split(self.command or f"gatelm study run {self.study or 'NAME'}"))
+        words = iter(_words(self.command or f"gatelm study run {self.study or 'NAME'}"))
         out = []
         for word in words:
             if word == "--out":
@@ -140,6 +140,14 @@ class StudyResults(BaseModel, frozen=True):
             else:
                 out.append(word)
         return shlex.join(out)
+
+
+def _words(command: str) -> list[str]:
+    """The words of a command line; of one that a shell could not read, those between blanks."""
+    try:
+        return shlex.split(command)
+    except ValueError:
+        return command.split()
 
 
 def setting(axes: Axes) -> str:

@@ -23,7 +23,7 @@ def take_over(plan: Plan, root: Path, sources: Iterable[Path]) -> list[PlannedRu
         The runs that were copied.
 
     Raises:
-        ConfigError: for a source without the runs of a study.
+        ConfigError: for a source without the runs of a study, or with links in a run's folder.
     """
     known: dict[str, Path] = {}
     for source in sources:
@@ -54,6 +54,12 @@ def _finished(source: Path) -> dict[str, Path]:
 
 def _copy(origin: Path, target: Path) -> None:
     """Copied beside `target`, then renamed: a copy cut short is no run."""
+    inside = [origin, *origin.rglob("*")]
+    if linked := next((path for path in inside if path.is_symlink()), None):
+        raise ConfigError(
+            f"--reuse: {linked} is a link, and what it points to may lie anywhere; replace it by "
+            "the file, or train the run anew"
+        )
     temporary = target.with_name(target.name + ".tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     shutil.copytree(origin, temporary, ignore=_LEFT_BEHIND)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 import signal
-import threading
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -13,18 +12,20 @@ from multiprocessing import get_context
 from multiprocessing.connection import wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Literal
 
 from gatelm.config.load import dump
 from gatelm.io.files import write_text
+from gatelm.io.folders import refuse_foreign
 from gatelm.io.locks import exclusive
+from gatelm.io.signals import STOPPING, StopSignals
 from gatelm.study.planning.plan import Plan, PlannedRun
 from gatelm.study.running.folder import FAILURE, read_state
 from gatelm.study.running.progress import PlainDisplay
 from gatelm.study.running.resources import Resources, share
 from gatelm.study.running.reuse import take_over
-from gatelm.study.running.worker import SIGNALS, STOP, Ended, Step, WorkerTask, work
+from gatelm.study.running.worker import STOP, Ended, Step, WorkerTask, work
 
+COMMAND, RECIPE = "command.txt", "study.yaml"
 TRAINER = "gatelm.train.trainer:train"
 _POLL_SECONDS = 0.2
 
@@ -37,7 +38,7 @@ class Outcome:
     diverged: list[PlannedRun] = field(default_factory=list)
     failed: dict[PlannedRun, str] = field(default_factory=dict)
     unfinished: list[PlannedRun] = field(default_factory=list)
-    stopped_by: Literal["SIGINT", "SIGTERM"] | None = None
+    stopped_by: signal.Signals | None = None
 
 
 def run(
@@ -53,18 +54,19 @@ def run(
     """Train everything in `plan` that has no result yet, below `root`.
 
     A run that raises, or whose process dies, is recorded as failed and the rest goes on; the next
-    call tries it again. SIGINT or SIGTERM lets every run save a checkpoint and ends the call; a
-    second one ends it at once. Results of equal runs are copied from the studies in `reuse` first
-    (see `study.running.reuse.take_over`). `trainer` is `module:function` with the signature of
-    `gatelm.train.trainer.train`.
+    call tries it again. SIGINT, SIGTERM or SIGHUP lets every run save a checkpoint and ends the
+    call; a second one ends it at once. Results of equal runs are copied from the studies in
+    `reuse` first (see `study.running.reuse.take_over`). `trainer` is `module:function` with the
+    signature of `gatelm.train.trainer.train`.
 
     Raises:
         ConfigError: when another process is at work in `root`, or nothing can be reused.
     """
     resources = share(plan, workers)
+    refuse_foreign(root, "a study", COMMAND, (RECIPE, "results.json", "results.csv", "report.html"))
     with exclusive(root, "running a study"):
-        write_text(root / "study.yaml", dump(plan.study.tree()))
-        write_text(root / "command.txt", command + "\n")
+        write_text(root / COMMAND, command + "\n")
+        write_text(root / RECIPE, dump(plan.study.tree()))
         display = display or PlainDisplay()
         taken = take_over(plan, root, reuse)
         if taken:
@@ -101,7 +103,7 @@ class _Scheduler:
         self.plan, self.root, self.trainer = plan, root, trainer
         self.count, self.threads, self.display = resources.workers, resources.threads, display
         self.workers: list[_Worker] = []
-        self.signals: list[str] = []
+        self.signals = StopSignals(second="noted")
         self.stopping = False
         self.pending: deque[PlannedRun] = deque()
         self.errors: dict[PlannedRun, str] = {}
@@ -114,7 +116,7 @@ class _Scheduler:
         done = [r for r in self.plan.runs if states[r].done]
         self.display.start(self.plan, done, min(self.count, len(todo)), self.threads)
         try:
-            with self._signals_noted():
+            with self.signals:
                 self._loop()
         finally:
             for worker in self.workers:  # idle, with everything on disk, or told to stop at once
@@ -124,9 +126,9 @@ class _Scheduler:
 
     def _loop(self) -> None:
         while self.pending or any(w.run for w in self.workers):
-            if self.signals and not self.stopping:
+            if self.signals.requested() and not self.stopping:
                 self._begin_stop()
-            if len(self.signals) > 1:
+            if len(self.signals.received) > 1:
                 return
             self._assign()
             connections = [w.connection for w in self.workers]
@@ -138,7 +140,9 @@ class _Scheduler:
         self.pending.clear()
         for worker in self.workers:
             worker.send(STOP)
-        self.display.note(f"{self.signals[0]}: saving checkpoints; once more stops at once")
+        self.display.note(
+            f"{self.signals.received[0].name}: saving checkpoints; once more stops at once"
+        )
 
     def _assign(self) -> None:
         while self.pending:
@@ -192,7 +196,7 @@ class _Scheduler:
 
     def _outcome(self) -> Outcome:
         outcome = Outcome()
-        outcome.stopped_by = self.signals[0] if self.signals else None  # type: ignore[assignment]
+        outcome.stopped_by = self.signals.received[0] if self.signals.requested() else None
         for run in self.plan.runs:
             status = read_state(self.root, run).status
             if status == "failed":
@@ -201,26 +205,11 @@ class _Scheduler:
                 getattr(outcome, status).append(run)
         return outcome
 
-    @contextmanager
-    def _signals_noted(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = {
-            s: signal.signal(s, lambda number, _: self.signals.append(signal.Signals(number).name))
-            for s in SIGNALS
-        }
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
 
 @contextmanager
 def _signals_blocked() -> Iterator[None]:
     """A process started here begins with them blocked, until its own handlers stand."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     try:
         yield
     finally:

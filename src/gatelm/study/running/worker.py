@@ -17,11 +17,12 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from gatelm.io.signals import STOPPING
+
 if TYPE_CHECKING:
     from gatelm.train.watching.progress import Progress
 
 STOP = "stop"
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _REPORT_SECONDS = 0.2
 
 
@@ -57,15 +58,16 @@ class Ended:
 def work(connection: Connection, trainer: str) -> NoReturn:
     """Train what arrives on `connection`, until killed.
 
-    A process that a terminal's Ctrl-C reaches too leaves it to the parent, which sends `STOP`; the
+    What a terminal's Ctrl-C or end sends to it is left to the parent, which sends `STOP`; the
     trainer then saves and returns. When the parent is gone, so is the point of computing: the
     process ends at once, and the checkpoints already written serve the next start.
     """
     stop = threading.Event()
     tasks: queue.SimpleQueue[WorkerTask] = queue.SimpleQueue()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in STOPPING:
+        signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPPING)
     threading.Thread(target=_listen, args=(connection, tasks, stop), daemon=True).start()
     while True:
         connection.send(_train(connection, tasks.get(), trainer, stop))

@@ -124,8 +124,12 @@ def verify(path: Path) -> None:
     """
     try:
         manifest = json.loads((path / MANIFEST).read_text(encoding="utf-8"))
-        found_format, files = manifest["format"], dict(manifest["files"])
-    except (OSError, ValueError, KeyError, TypeError):
+        found_format = manifest["format"]
+        files = {
+            str(name): (int(entry["bytes"]), str(entry["sha256"]))
+            for name, entry in manifest["files"].items()
+        }
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise CheckpointError(
             f"{path}: the checkpoint is damaged ({MANIFEST} is missing or unreadable)"
         ) from None
@@ -133,16 +137,16 @@ def verify(path: Path) -> None:
         raise CheckpointError(
             f"{path}: checkpoint format {found_format}, and this version reads format {FORMAT}"
         )
-    for name, expected in files.items():
+    for name, (size, digest) in files.items():
         file = path / name
-        if not file.is_file():
+        if Path(name).name != name or not file.is_file():
             raise CheckpointError(f"{path}: the checkpoint is damaged ({name} is missing)")
-        if file.stat().st_size != expected["bytes"]:
+        if file.stat().st_size != size:
             raise CheckpointError(
                 f"{path}: the checkpoint is damaged ({name} has {file.stat().st_size} bytes, "
-                f"not {expected['bytes']})"
+                f"not {size})"
             )
-        if sha256(file) != expected["sha256"]:
+        if sha256(file) != digest:
             raise CheckpointError(
                 f"{path}: the checkpoint is damaged ({name} differs from its recorded SHA-256)"
             )

@@ -19,7 +19,8 @@ from tokenizers.processors import TemplateProcessing
 from gatelm.config import ConfigError
 from gatelm.data.errors import DataError
 from gatelm.data.tokenizer import Tokenizer, load_tokenizer
-from gatelm.io.files import sync, write_json, writing
+from gatelm.io.files import write_json, writing
+from gatelm.io.folders import whole_folder
 from gatelm.io.weights import WEIGHTS, read_weights
 from gatelm.nn.count import count
 from gatelm.nn.model import Decoder, ModelConfig
@@ -50,32 +51,21 @@ def export_model(
     Raises:
         WriteError: when it cannot be written; an older model is untouched then.
     """
-    unfinished = folder.with_name(folder.name + ".tmp")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    try:
-        with writing(folder):
-            unfinished.mkdir(parents=True)
-            write_json(
-                unfinished / CONFIG, config_tree(model, tokenizer, context_tokens=context_tokens)
+    with whole_folder(folder) as unfinished, writing(folder):
+        write_json(
+            unfinished / CONFIG, config_tree(model, tokenizer, context_tokens=context_tokens)
+        )
+        write_weights(unfinished, model)
+        if tokenizer is not None:
+            write_tokenizer(
+                unfinished,
+                tokenizer,
+                context_tokens=context_tokens,
+                unused_ids=tokenizer.unused_ids(model.cfg.vocab_size or 0),
             )
-            write_weights(unfinished, model)
-            if tokenizer is not None:
-                write_tokenizer(
-                    unfinished,
-                    tokenizer,
-                    context_tokens=context_tokens,
-                    unused_ids=tokenizer.unused_ids(model.cfg.vocab_size or 0),
-                )
-            if trained_from is not None:
-                _carry_over(trained_from, unfinished)
-            (unfinished / CARD).write_text(model_card(model.cfg, facts), encoding="utf-8")
-            for path in unfinished.iterdir():
-                sync(path)
-            shutil.rmtree(folder, ignore_errors=True)
-            unfinished.rename(folder)
-            sync(folder.parent)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        if trained_from is not None:
+            _carry_over(trained_from, unfinished)
+        (unfinished / CARD).write_text(model_card(model.cfg, facts), encoding="utf-8")
 
 
 def load_model(folder: Path | str) -> tuple[Decoder, Tokenizer | None]:

@@ -10,9 +10,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from gatelm.config import ConfigError
+from pydantic import TypeAdapter
+
+from gatelm.config import ConfigError, foreign
 from gatelm.config.load import diff, dump, read_yaml
 from gatelm.io.files import write_json, write_text
+from gatelm.io.folders import refuse_foreign
 from gatelm.train.config import RunConfig
 from gatelm.train.saving.state import versions
 
@@ -46,6 +49,9 @@ class RunResult:
         return values
 
 
+_RESULT = TypeAdapter(RunResult)
+
+
 class RunFolder:
     """Paths and records of one run."""
 
@@ -66,7 +72,9 @@ class RunFolder:
             ConfigError: when the folder holds something else, or `resume` forbids what it holds.
         """
         if not self.run.exists():
-            self._refuse_foreign_files()
+            written = (self.config, self.metrics, self.checkpoints, self.model, self.result)
+            names = [path.name for path in written]
+            refuse_foreign(self.path, "a run", self.run.name, names)
             if resume == "must":
                 raise ConfigError(f"{self.path}: there is no run to resume")
             return "new"
@@ -75,7 +83,7 @@ class RunFolder:
                 f"{self.path}: already holds a run; choose another folder, or resume it"
             )
         if self.config_hash() == cfg.content_hash():
-            return "finished" if self.result.exists() else "started"
+            return "finished" if self._is_whole() else "started"
         if self._differs_in_length_only(cfg):
             if resume == "must":
                 return "started"
@@ -85,9 +93,26 @@ class RunFolder:
             )
         raise ConfigError(self._difference(cfg))
 
+    def _is_whole(self) -> bool:
+        """Whether the run has ended; one whose model was deleted is made whole again.
+
+        Raises:
+            ConfigError: when the model was deleted and no checkpoint is left to make it from.
+        """
+        if not self.result.exists() or self.read_result().status != "finished":
+            return self.result.exists()
+        if (self.model / "config.json").is_file():
+            return True
+        if not any(self.checkpoints.glob("step-*")):
+            raise ConfigError(
+                f"{self.path}: the run has finished, but {self.model.name}/ is gone and no "
+                f"checkpoint is left to make it from; delete {self.result} to train it again"
+            )
+        return False
+
     def config_hash(self) -> str:
         """The hash of the config that was started here."""
-        return str(self._read(self.run)["config_hash"])
+        return str(self._read(self.run).get("config_hash"))
 
     def begun_config(self) -> RunConfig | None:
         """The config of the run that was started here; None without one, or if it is damaged."""
@@ -101,46 +126,38 @@ class RunFolder:
     def open(self, cfg: RunConfig, *, processes: int, threads: int) -> None:
         """Write config.yaml and run.json; a result of a shorter run is removed."""
         self.path.mkdir(parents=True, exist_ok=True)
-        first = self._read(self.run)["started_at"] if self.run.exists() else _now()
+        first = self._read(self.run).get("started_at") if self.run.exists() else None
         self.result.unlink(missing_ok=True)
+        facts = {
+            "config_hash": cfg.content_hash(),
+            "versions": versions(),
+            "processes": processes,
+            "threads": threads,
+            "started_at": first or _now(),
+            "command": _command(),
+        }
+        write_json(self.run, facts)  # first, since it marks the folder as that of a run
         write_text(self.config, dump(cfg.tree()))
-        write_json(
-            self.run,
-            {
-                "config_hash": cfg.content_hash(),
-                "versions": versions(),
-                "processes": processes,
-                "threads": threads,
-                "started_at": first,
-                "command": _command(),
-            },
-        )
 
     def write_result(self, result: RunResult) -> None:
         """Write result.json, which marks the run as ended."""
         write_json(self.result, result.to_json())
 
     def read_result(self) -> RunResult:
-        """The result of a finished run."""
+        """The result of a finished run; keys of a later version are passed over."""
         values = self._read(self.result)
-        return RunResult(folder=self.path, **values)
+        known = {name: values[name] for name in RunResult.__dataclass_fields__ if name in values}
+        with foreign(str(self.result)):
+            return _RESULT.validate_python({**known, "folder": self.path})
 
     def _read(self, path: Path) -> dict[str, Any]:
         try:
             value = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            raise ConfigError(f"{path}: cannot be read; the run folder is damaged") from None
+        except (OSError, ValueError, RecursionError):
+            value = None
+        if not isinstance(value, dict):
+            raise ConfigError(f"{path}: cannot be read; the run folder is damaged")
         return value
-
-    def _refuse_foreign_files(self) -> None:
-        if self.path.exists() and not self.path.is_dir():
-            raise ConfigError(f"{self.path}: is a file, not a folder for a run")
-        for path in (self.metrics, self.checkpoints, self.model, self.result):
-            if path.exists():
-                raise ConfigError(
-                    f"{self.path}: holds {path.name} but no run.json, so it is no run of ours; "
-                    "choose another folder"
-                )
 
     def _differs_in_length_only(self, cfg: RunConfig) -> bool:
         there = self.begun_config()

@@ -1,7 +1,7 @@
 """Read what `torch.distributed.checkpoint` wrote, without running what a stranger put there.
 
-torch unpickles a checkpoint's `.metadata`, and every entry in it that is no tensor. A pickle can run
-any code, so this reader admits the classes that describe tensors and nothing else.
+torch unpickles a checkpoint's `.metadata`, and every entry in it that is no tensor. A pickle can
+run any code, so this reader admits the classes that describe tensors and nothing else.
 """
 
 from __future__ import annotations

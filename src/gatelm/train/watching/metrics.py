@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gatelm.io.files import flush, json_text, write_text, writing
+from gatelm.io.files import flush, json_text, write_bytes, write_text, writing
+
+log = logging.getLogger("gatelm")
 
 
 class MetricsLog:
@@ -22,13 +25,31 @@ class MetricsLog:
         """Open `path`, dropping records after `keep_through_step` and a torn last line."""
         self.path = path
         if path.exists():
-            kept = [
-                record
-                for record in read_metrics(path)
-                if keep_through_step is None or record["step"] <= keep_through_step
-            ]
-            write_text(path, "".join(_line(record) for record in kept))
+            self._trim(keep_through_step)
         self._file = path.open("a", encoding="utf-8")
+
+    def _trim(self, keep_through_step: int | None) -> None:
+        """Leave out later records and lines that are none; the file as it was is kept then."""
+        before = self.path.read_bytes()
+        lines = _lines(self.path)
+        records = [_parse(line) for line in lines]
+        if None in records[:-1]:
+            damaged = self.path.with_suffix(".damaged.jsonl")
+            write_bytes(damaged, before)
+            number = records.index(None) + 1
+            log.warning(
+                "%s, line %d: not a metrics record; lines that are none were left out, and %s "
+                "holds the file as it was",
+                self.path,
+                number,
+                damaged.name,
+            )
+        kept = [
+            record
+            for record in records
+            if record and (keep_through_step is None or record["step"] <= keep_through_step)
+        ]
+        write_text(self.path, "".join(_line(record) for record in kept))
 
     def write(self, kind: str, step: int, **values: Any) -> None:
         """Append one record.
@@ -61,8 +82,8 @@ def read_metrics(path: Path, kind: str | None = None) -> Iterator[dict[str, Any]
     Raises:
         ValueError: when any earlier line is not a record.
     """
-    lines = path.read_text(encoding="utf-8", errors="replace").removesuffix("\n").split("\n")
-    for number, line in enumerate(lines if lines != [""] else [], start=1):
+    lines = _lines(path)
+    for number, line in enumerate(lines, start=1):
         record = _parse(line)
         if record is None:
             if number == len(lines):
@@ -72,10 +93,15 @@ def read_metrics(path: Path, kind: str | None = None) -> Iterator[dict[str, Any]
             yield record
 
 
+def _lines(path: Path) -> list[str]:
+    lines = path.read_text(encoding="utf-8", errors="replace").removesuffix("\n").split("\n")
+    return [] if lines == [""] else lines
+
+
 def _parse(line: str) -> dict[str, Any] | None:
     try:
         record = json.loads(line)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return None
     if isinstance(record, dict) and "kind" in record and isinstance(record.get("step"), int):
         return record
