@@ -14,12 +14,13 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from gatelm.config import ConfigError, foreign
 from gatelm.hf import load
-from gatelm.hf.convert.formats.fold import gather_order, reorder_heads, rotated_tensors, unfold
+from gatelm.hf.convert.families.registry import recognise
+from gatelm.hf.convert.formats.fold import unfold
+from gatelm.hf.convert.formats.format import Format
 from gatelm.hf.convert.formats.pieces import State
-from gatelm.hf.convert.formats.read import left_out, read_config, recognise
-from gatelm.hf.convert.formats.rules import FORMATS, Format
+from gatelm.hf.convert.formats.read import left_out, read_config
 from gatelm.hf.convert.formats.tensors import shapes, to_ours
-from gatelm.hf.convert.formats.write import CARRIED, format_pieces, rope_keys, write_config
+from gatelm.hf.convert.formats.write import CARRIED, rope_keys
 from gatelm.nn.model import ModelConfig
 from gatelm.train.saving.export import is_gatelm_config, parse_config
 
@@ -155,40 +156,32 @@ def _from_tree(
     fmt = recognise(tree, where)
     if layout is not None and fmt.layout is None:
         raise ConfigError(f"--layout {layout}: {fmt.label} packs no gate, so there is no choice")
-    cfg = read_config(tree, fmt, where)
-    filled = _Filled(tree)
-    plan = format_pieces(cfg, fmt, filled, layout or fmt.layout)
-    tensors = _check_head(tensors, cfg, str(path))
     _check_dtypes(tensors, str(path))
-    state, dropped = to_ours(tensors, plan, left_out(fmt), str(path))
-    notes = [f"left out: {len(dropped)} tensors, such as {dropped[0]}"] if dropped else []
-    if fmt.name == "afmoe" and tree.get("mup_enabled"):
-        notes.append("mup_enabled: the embedding is multiplied by sqrt(hidden_size)")
-        state["embedding.weight"] = state["embedding.weight"] * cfg.hidden_dim**0.5
-    if fmt.name == "lfm3":
-        _gather_rotary(state, cfg, notes)
+    cfg, state, notes = _translated(tree, tensors, fmt, layout or fmt.layout, (where, str(path)))
     source = SourceModel(path, name, fmt, cfg, state, _carried(tree), notes)
     if layout is None:
-        _restore(source, tree)
+        _restore(source)
     return source
 
 
-def _gather_rotary(state: State, cfg: ModelConfig, notes: list[str]) -> None:
-    """LFM3's partial rotary positions leave channels in the middle of a head still, ours at its
-    end."""
-    for index, layer in enumerate(cfg.layers()):
-        rope = layer.attention.rope
-        if rope is None or rope.partial_factor == 1.0:
-            continue
-        order = gather_order(layer, cfg.hidden_dim)
-        for name in rotated_tensors(layer, f"layers.{index}."):
-            state[name] = reorder_heads(state[name], order)
-        note = "proportional rotary positions: channels of q and k reordered"
-        if note not in notes:
-            notes.append(note)
+def _translated(
+    tree: Mapping[str, Any],
+    tensors: State,
+    fmt: Format,
+    layout: str | None,
+    where: tuple[str, str],
+) -> tuple[ModelConfig, State, list[str]]:
+    """Config and weights in our terms, and what was done. where: names of both, for errors."""
+    config_at, weights_at = where
+    cfg = read_config(tree, fmt, config_at)
+    plan = fmt.pieces(cfg, tree, layout)
+    tensors = _check_head(tensors, cfg, weights_at)
+    state, dropped = to_ours(tensors, plan, left_out(fmt), weights_at)
+    notes = [f"left out: {len(dropped)} tensors, such as {dropped[0]}"] if dropped else []
+    return cfg, state, notes + fmt.adjust(state, cfg, tree)
 
 
-def _restore(source: SourceModel, tree: dict[str, Any]) -> None:
+def _restore(source: SourceModel) -> None:
     """Go back to the model that a conversion of ours started from, if the weights still say so."""
     record = source.path / RECORD
     if not record.is_file() or source.fmt is None or not source.fmt.written:
@@ -276,37 +269,17 @@ def _from_gguf(path: Path) -> SourceModel:
     tree = {k: v for k, v in model.config.to_dict().items() if v is not None}
     where = str(path)
     fmt = recognise(tree, where)
-    cfg = read_config({k: v for k, v in tree.items() if k != "quantization_config"}, fmt, where)
-    plan = format_pieces(cfg, fmt, _Filled(tree), fmt.layout)
+    tree.pop("quantization_config", None)
     tensors = {name: t.detach().clone() for name, t in model.state_dict().items()}
-    state, _ = to_ours(_check_head(tensors, cfg, where), plan, left_out(fmt), where)
+    cfg, state, notes = _translated(tree, tensors, fmt, fmt.layout, (where, where))
     tokenizer = AutoTokenizer.from_pretrained(
         path.parent, gguf_file=path.name, local_files_only=True
     )
-    note = "dequantised from GGUF to float32"
-    return SourceModel(path, path.stem, fmt, cfg, state, _carried(tree), [note], tokenizer)
+    notes.insert(0, "dequantised from GGUF to float32")
+    return SourceModel(path, path.stem, fmt, cfg, state, _carried(tree), notes, tokenizer)
 
 
 def _carried(tree: Mapping[str, Any]) -> dict[str, Any]:
     inner = tree.get("text_config")
     tree = {**tree, **inner} if isinstance(inner, Mapping) else tree
     return {key: tree[key] for key in CARRIED if tree.get(key) is not None}
-
-
-class _Filled:
-    """Keys of a Qwen3-Next config with the defaults that say which layers are mixtures."""
-
-    def __init__(self, tree: Mapping[str, Any]):
-        self.decoder_sparse_step = int(tree.get("decoder_sparse_step", 1))
-        self.mlp_only_layers = list(tree.get("mlp_only_layers") or ())
-        self.num_experts = int(tree.get("num_experts", 512))
-        self.shared_expert_intermediate_size = int(tree.get("shared_expert_intermediate_size", 512))
-
-
-def tree_of(cfg: ModelConfig, fmt: Format, carried: Mapping[str, Any], dtype: str) -> Any:
-    """A written config and what `format_pieces` asks of it."""
-    tree = write_config(cfg, fmt, carried, dtype)
-    return tree, _Filled(tree)
-
-
-__all__ = ["FORMATS", "RECORD", "SourceModel", "read_source", "read_tensors", "tree_of"]

@@ -17,18 +17,18 @@ from gatelm import __version__
 from gatelm.config import ConfigError
 from gatelm.config.base import nearest
 from gatelm.hf.convert import card, checkpoint, verify
+from gatelm.hf.convert.families.registry import FORMATS, GATELM, targets
 from gatelm.hf.convert.formats.fold import RefusedError, fold
+from gatelm.hf.convert.formats.format import Format
 from gatelm.hf.convert.formats.pieces import State
-from gatelm.hf.convert.formats.rules import FORMATS, Format
 from gatelm.hf.convert.formats.tensors import to_theirs
-from gatelm.hf.convert.formats.write import format_pieces
-from gatelm.hf.convert.planner import GATELM, targets_that_do
+from gatelm.hf.convert.formats.write import write_config
+from gatelm.hf.convert.planner import targets_that_do
 from gatelm.io.files import WriteError, sync, write_json, write_text, writing
 from gatelm.nn.gates.upcycle import add_gate
 from gatelm.nn.model import ModelConfig
 from gatelm.train.saving.export import ARCHITECTURE, MODEL_TYPE
 
-TARGETS = (GATELM, *(name for name, fmt in FORMATS.items() if fmt.written))
 DTYPES = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
@@ -42,7 +42,7 @@ DEFAULT_CONTEXT_TOKENS = 4096
 class ConvertOptions:
     """What is asked of a conversion.
 
-    to: a name of `TARGETS`. layout: how the source's q_proj packs its gate, on purpose. add_gate:
+    to: a name of `targets()`. layout: how the source's q_proj packs its gate, on purpose. add_gate:
     a preset, put in by `how`. dtype: of the written weights; None: the source's.
     """
 
@@ -155,7 +155,7 @@ def write_model(
     steps: list[str],
     shard_bytes: int = SHARD_BYTES,
 ) -> ModelConfig:
-    """Config, weights and the source's tokenizer in a format of `TARGETS`.
+    """Config, weights and the source's tokenizer in a format of `targets()`.
 
     weights: what is written, in the terms of this package. Returns the config in the format's
     native form; what was done to get there is added to `steps`.
@@ -178,8 +178,8 @@ def write_model(
 
 
 def _check_options(options: ConvertOptions) -> None:
-    if options.to not in TARGETS:
-        raise ConfigError(f"--to {options.to!r}: no such format; {nearest(options.to, TARGETS)}")
+    if options.to not in targets():
+        raise ConfigError(f"--to {options.to!r}: no such format; {nearest(options.to, targets())}")
     if options.dtype is not None and options.dtype not in DTYPES:
         raise ConfigError(f"--dtype {options.dtype!r}: {nearest(options.dtype, DTYPES)}")
 
@@ -238,8 +238,8 @@ def _write_format(
     except RefusedError as refused:
         able = ", ".join(targets_that_do(cfg))
         raise ConfigError(f"{refused}. Formats that can: {able}") from None
-    tree, filled = checkpoint.tree_of(folded.cfg, fmt, carried, dtype)
-    tensors = to_theirs(folded.state, format_pieces(folded.cfg, fmt, filled, fmt.layout))
+    tree = write_config(folded.cfg, fmt, carried, dtype)
+    tensors = to_theirs(folded.state, fmt.pieces(folded.cfg, tree, fmt.layout))
     steps += folded.notes
     if folded.rounding:
         steps.append(f"norm weights changed by at most {folded.rounding:.2g} in rounding")
@@ -338,4 +338,4 @@ def _write_papers(
     write_text(folder / "README.md", text)
 
 
-__all__ = ["DTYPES", "TARGETS", "ConvertOptions", "Result", "WriteError", "convert"]
+__all__ = ["DTYPES", "ConvertOptions", "Result", "WriteError", "convert"]

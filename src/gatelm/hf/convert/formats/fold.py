@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 import torch
 
 from gatelm.config import ConfigError
+from gatelm.hf.convert.formats.format import Format
 from gatelm.hf.convert.formats.layers import DELTA_GATE, NATIVE_GATES, compress
 from gatelm.hf.convert.formats.pieces import State
 from gatelm.hf.convert.formats.refuse import reasons
-from gatelm.hf.convert.formats.rules import Format
 from gatelm.hf.convert.formats.tensors import GATE
 from gatelm.nn.attention.config import AttentionConfig
 from gatelm.nn.block import LayerConfig

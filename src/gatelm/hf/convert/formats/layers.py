@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
+from gatelm.config import Config
 from gatelm.nn.block import LayerConfig
+from gatelm.nn.ffn.config import MoEConfig, SwiGLUConfig
 from gatelm.nn.gates.gate import GateConfig
-from gatelm.nn.model import LayerOverride
+from gatelm.nn.model import LayerOverride, ModelConfig
+
+F = TypeVar("F", bound=Config)
 
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu": "gelu", "relu": "relu", "relu2": "relu2"}
 """Their `hidden_act` in our terms."""
@@ -50,3 +54,21 @@ def _changes(base: LayerConfig, layer: LayerConfig) -> dict[str, Any]:
             if value[key] != there["mixer"][key]:
                 out[f"mixer.{key}"] = value[key]
     return out
+
+
+def activation_of(layer: LayerConfig) -> str:
+    """The activation of a layer's feed-forward network, dense or of experts."""
+    ffn = layer.ffn
+    return (ffn if isinstance(ffn, MoEConfig) else layer.dense_ffn).activation
+
+
+def ffn_dim(cfg: ModelConfig) -> int:
+    """The width of the dense layers; that of one expert where there are none, which nothing reads
+    then."""
+    widths = [ffn.ffn_dim for ffn in ffns(cfg, SwiGLUConfig)]
+    return (widths or [ffn.ffn_dim for ffn in ffns(cfg, MoEConfig)])[0]
+
+
+def ffns(cfg: ModelConfig, kind: type[F]) -> list[F]:
+    """The feed-forward networks of one kind."""
+    return [layer.ffn for layer in cfg.layers() if isinstance(layer.ffn, kind)]

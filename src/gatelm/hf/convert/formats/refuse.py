@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeGuard
 
+from gatelm.hf.convert.formats.format import Format
 from gatelm.hf.convert.formats.layers import ACTIVATIONS, DELTA_GATE
-from gatelm.hf.convert.formats.rules import Format
 from gatelm.nn.attention.config import AttentionConfig
 from gatelm.nn.block import LayerConfig
 from gatelm.nn.ffn.config import MoEConfig, SwiGLUConfig
@@ -200,7 +200,7 @@ def _ffns(layers: tuple[LayerConfig, ...], fmt: Format) -> Iterator[str]:
             yield f"mixtures with {has} (ffn.shared), the format's is {fmt.shared_expert}"
         if ffn.shared is not None and ffn.shared.gate != "sigmoid":
             yield "a shared expert without its gate (ffn.shared.gate), which the format has"
-        if ffn.num_experts == 1 and fmt.name == "qwen3_next":
+        if ffn.num_experts == 1 and fmt.one_expert == "dense":
             yield "a mixture of one expert, by which the format's readers mean a dense network"
         if ffn.weights != "normalised" and fmt.experts == "all layers":
             yield "weights of experts that do not sum to 1 (ffn.weights), where the format's do"

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from gatelm.config import ConfigError
-from gatelm.hf.convert.formats.rules import Format
+from gatelm.hf.convert.formats.format import Format
 from gatelm.nn.positions.rope import RopeConfig, rotary_frequencies
 from gatelm.nn.positions.scaling import (
     DynamicNtkScaling,
@@ -145,9 +145,8 @@ def write_rope(rope: RopeConfig, head_dim: int, fmt: Format) -> dict[str, Any]:
     if isinstance(scaling, YarnScaling) and scaling.ramp == "rotations":
         scaling = by_frequencies(rope, head_dim)
     parameters = {"rope_theta": base, "rope_type": "default", **_theirs(scaling)}
-    if fmt.name == "lfm3":
-        kinds = ("full_attention", "sliding_attention")
-        return {"rope_parameters": {kind: dict(parameters) for kind in kinds}}
+    if fmt.rope_kinds:
+        return {"rope_parameters": {kind: dict(parameters) for kind in fmt.rope_kinds}}
     tree: dict[str, Any] = {"rope_theta": base}
     if fmt.partial_rotary:
         # readers differ in where they look, and one that finds nothing assumes a quarter

@@ -20,7 +20,7 @@ from gatelm.nn.shapes import Tensor
 GATE = "attn.gates.sdpa.proj.x"
 """The module, below a block, of the gate that formats know."""
 
-_ATTENTION = {
+ATTENTION = {
     "attn.qkv.q": "self_attn.q_proj",
     "attn.qkv.k": "self_attn.k_proj",
     "attn.qkv.v": "self_attn.v_proj",
@@ -28,7 +28,7 @@ _ATTENTION = {
     "attn.q_norm": "self_attn.q_norm",
     "attn.k_norm": "self_attn.k_norm",
 }
-_MLP = {
+MLP = {
     "ffn.gate_proj": "mlp.gate_proj",
     "ffn.up_proj": "mlp.up_proj",
     "ffn.down_proj": "mlp.down_proj",
@@ -51,45 +51,12 @@ class Names:
 
 LLAMA_NAMES = Names(
     {
-        **_ATTENTION,
-        **_MLP,
+        **ATTENTION,
+        **MLP,
         "attn_norm": "input_layernorm",
         "ffn_norm": "post_attention_layernorm",
     }
 )
-AFMOE_NAMES = Names(
-    {
-        **_ATTENTION,
-        **_MLP,
-        GATE: "self_attn.gate_proj",
-        "attn_norm": "input_layernorm",
-        "attn_post_norm": "post_attention_layernorm",
-        "ffn_norm": "pre_mlp_layernorm",
-        "ffn_post_norm": "post_mlp_layernorm",
-    }
-)
-G_PROJ_NAMES = Names({**LLAMA_NAMES.layer, GATE: "self_attn.g_proj"})
-# its module is g_proj, but transformers reads and writes gate_proj
-LFM3_NAMES = Names(
-    {
-        **_ATTENTION,
-        GATE: "self_attn.gate_proj",
-        "ffn.gate_proj": "feed_forward.w1",
-        "ffn.up_proj": "feed_forward.w3",
-        "ffn.down_proj": "feed_forward.w2",
-        "attn_norm": "operator_norm",
-        "attn_post_norm": "post_operator_norm",
-        "ffn_norm": "ffn_norm",
-        "ffn_post_norm": "post_ffn_norm",
-    },
-    {"embedding": "model.embed_tokens", "final_norm": "model.embedding_norm", "head": "lm_head"},
-)
-ONE_EXPERT = {
-    "ffn.gate_proj": "mlp.experts.0.gate_proj",
-    "ffn.up_proj": "mlp.experts.0.up_proj",
-    "ffn.down_proj": "mlp.experts.0.down_proj",
-}
-"""A dense feed-forward network as the one expert of a mixture."""
 
 
 def shapes(cfg: ModelConfig) -> dict[str, tuple[int, ...]]:

@@ -1,0 +1,39 @@
+"""Qwen3 with mixtures of experts, in some layers or in all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gatelm.hf.convert.families.experts import EXPERT_KEYS, is_expert_layer, write_experts
+from gatelm.hf.convert.families.windows import WINDOW_KEYS
+from gatelm.hf.convert.formats.format import Format
+from gatelm.nn.block import LayerConfig
+from gatelm.nn.model import ModelConfig
+
+
+class Qwen3MoeFormat(Format):
+    """Qwen3 MoE: no shared expert."""
+
+    name = model_type = "qwen3_moe"
+    label = "Qwen3 with experts"
+    architecture = "Qwen3MoeForCausalLM"
+    keys = f"{WINDOW_KEYS} attention_bias {EXPERT_KEYS}"
+    notes = "mixtures of experts, in some layers or all; one window in all layers or none"
+    biases = ("none", "all")
+    windows = "all layers"
+    experts = "any layer"
+
+    def is_sparse(self, c: Any, index: int) -> bool:
+        """Whether a layer is a mixture."""
+        return is_expert_layer(c, index)
+
+    def config_keys(self, cfg: ModelConfig, layer: LayerConfig) -> dict[str, Any]:
+        """The experts, the window and the biases."""
+        window = layer.attention.window_tokens
+        return {
+            "attention_bias": layer.attention.bias == "all",
+            **write_experts(cfg),
+            "sliding_window": window,
+            "use_sliding_window": window is not None,
+            "max_window_layers": cfg.num_layers,
+        }
