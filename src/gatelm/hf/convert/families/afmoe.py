@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from gatelm.config import ConfigError
-from gatelm.hf.convert.families.windows import window_keys
 from gatelm.hf.convert.formats.format import Format
 from gatelm.hf.convert.formats.pieces import State
 from gatelm.hf.convert.formats.tensors import ATTENTION, GATE, MLP, Names
@@ -58,13 +57,8 @@ class AfmoeFormat(Format):
             )
 
     def config_keys(self, cfg: ModelConfig, layer: LayerConfig) -> dict[str, Any]:
-        """The windows, the biases, and that all layers are dense."""
-        return {
-            **window_keys(cfg),
-            "attention_bias": layer.attention.bias == "all",
-            "num_dense_layers": cfg.num_layers,
-            "mup_enabled": False,
-        }
+        """All layers are dense, and the embedding has no factor."""
+        return {"num_dense_layers": cfg.num_layers, "mup_enabled": False}
 
     def adjust(self, state: State, cfg: ModelConfig, tree: Mapping[str, Any]) -> list[str]:
         """Put the factor on the embedding into its weights."""

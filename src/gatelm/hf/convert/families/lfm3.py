@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from gatelm.config import ConfigError
-from gatelm.hf.convert.families.windows import window_keys
 from gatelm.hf.convert.formats.fold import gather_order, reorder_heads, rotated_tensors
 from gatelm.hf.convert.formats.format import Format, GateForm
 from gatelm.hf.convert.formats.pieces import State
@@ -61,10 +60,8 @@ class Lfm3Format(Format):
         return "head" if c.use_attention_gate else "none"
 
     def config_keys(self, cfg: ModelConfig, layer: LayerConfig) -> dict[str, Any]:
-        """The windows, the biases, the gate, and the norms."""
+        """The gate and the norms."""
         return {
-            **window_keys(cfg),
-            "attention_bias": layer.attention.bias == "all",
             "norm_eps": layer.norm.eps,
             "use_attention_gate": bool(layer.gates),
             "use_sandwich_norm": True,

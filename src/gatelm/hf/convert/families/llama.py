@@ -29,5 +29,5 @@ class LlamaFormat(Format):
             )
 
     def config_keys(self, cfg: ModelConfig, layer: LayerConfig) -> dict[str, Any]:
-        """Both biases."""
-        return {"attention_bias": layer.attention.bias == "all", "mlp_bias": False}
+        """The feed-forward network has no biases."""
+        return {"mlp_bias": False}

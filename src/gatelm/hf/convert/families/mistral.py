@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from gatelm.hf.convert.formats.format import Format
-from gatelm.nn.block import LayerConfig
-from gatelm.nn.model import ModelConfig
 
 
 class MistralFormat(Format):
@@ -19,7 +15,3 @@ class MistralFormat(Format):
     notes = "one window in all layers or none; no biases"
     qk_norm = "never"
     windows = "all layers"
-
-    def config_keys(self, cfg: ModelConfig, layer: LayerConfig) -> dict[str, Any]:
-        """The window."""
-        return {"sliding_window": layer.attention.window_tokens}

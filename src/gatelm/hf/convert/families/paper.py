@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gatelm.config import ConfigError
-from gatelm.hf.convert.families.windows import WINDOW_KEYS
+from gatelm.hf.convert.families.qwen import WINDOW_KEYS
 from gatelm.hf.convert.formats.format import Fact, Format, GateForm
 from gatelm.hf.modeling.paper_release import KEYS, is_paper_release
 from gatelm.nn.block import LayerConfig
@@ -55,7 +55,6 @@ class PaperFormat(Format):
         return {
             head: form == "head",
             element: form == "element",
-            "attention_bias": False,
             "qkv_bias": False,
             "use_qk_norm": True,
             "use_sliding_window": False,

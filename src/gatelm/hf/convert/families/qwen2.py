@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gatelm.hf.convert.families.windows import WINDOW_KEYS, qwen_window_keys
+from gatelm.hf.convert.families.qwen import WINDOW_KEYS
 from gatelm.hf.convert.formats.format import Bias, Format
-from gatelm.nn.block import LayerConfig
-from gatelm.nn.model import ModelConfig
 
 
 class Qwen2Format(Format):
@@ -25,7 +23,3 @@ class Qwen2Format(Format):
     def bias(self, c: Any) -> Bias:
         """Biases of q, k and v, always."""
         return "qkv"
-
-    def config_keys(self, cfg: ModelConfig, layer: LayerConfig) -> dict[str, Any]:
-        """The windows."""
-        return qwen_window_keys(cfg)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from gatelm.hf.convert.families.windows import WINDOW_KEYS, qwen_window_keys
+from gatelm.hf.convert.families.qwen import WINDOW_KEYS
 from gatelm.hf.convert.formats.format import Format
-from gatelm.nn.block import LayerConfig
-from gatelm.nn.model import ModelConfig
 
 
 class Qwen3Format(Format):
@@ -20,7 +16,3 @@ class Qwen3Format(Format):
     notes = "biases in all attention projections or in none; windows by layer"
     biases = ("none", "all")
     windows = "by layer"
-
-    def config_keys(self, cfg: ModelConfig, layer: LayerConfig) -> dict[str, Any]:
-        """The windows and the biases."""
-        return {**qwen_window_keys(cfg), "attention_bias": layer.attention.bias == "all"}

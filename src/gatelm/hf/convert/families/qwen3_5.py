@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gatelm.hf.convert.families.experts import EXPERT_KEYS, write_experts
+from gatelm.hf.convert.families.qwen import EXPERT_KEYS, write_experts
 from gatelm.hf.convert.formats.format import Fact, Format
 from gatelm.nn.attention.config import AttentionConfig
 from gatelm.nn.block import LayerConfig
@@ -37,7 +37,6 @@ class HybridFormat(Format):
         mixers = [layer.mixer for layer in cfg.layers()]
         full = [isinstance(mixer, AttentionConfig) for mixer in mixers]
         tree: dict[str, Any] = {
-            "attention_bias": False,
             "layer_types": ["full_attention" if one else "linear_attention" for one in full],
         }
         interval = full.index(True) + 1

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gatelm.hf.convert.families.experts import EXPERT_KEYS, is_expert_layer, write_experts
-from gatelm.hf.convert.families.windows import WINDOW_KEYS
+from gatelm.hf.convert.families.qwen import EXPERT_KEYS, WINDOW_KEYS, is_expert_layer, write_experts
 from gatelm.hf.convert.formats.format import Format
 from gatelm.nn.block import LayerConfig
 from gatelm.nn.model import ModelConfig
@@ -28,12 +27,5 @@ class Qwen3MoeFormat(Format):
         return is_expert_layer(c, index)
 
     def config_keys(self, cfg: ModelConfig, layer: LayerConfig) -> dict[str, Any]:
-        """The experts, the window and the biases."""
-        window = layer.attention.window_tokens
-        return {
-            "attention_bias": layer.attention.bias == "all",
-            **write_experts(cfg),
-            "sliding_window": window,
-            "use_sliding_window": window is not None,
-            "max_window_layers": cfg.num_layers,
-        }
+        """The experts."""
+        return write_experts(cfg)

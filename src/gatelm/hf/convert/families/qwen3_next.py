@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from gatelm.config import ConfigError
-from gatelm.hf.convert.families.experts import EXPERT_KEYS, is_expert_layer
+from gatelm.hf.convert.families.qwen import EXPERT_KEYS, is_expert_layer
 from gatelm.hf.convert.families.qwen3_5 import LLAMA_CPP, MLX, HybridFormat
 from gatelm.hf.convert.formats.format import Fact
 from gatelm.hf.convert.formats.pieces import Inert, Piece

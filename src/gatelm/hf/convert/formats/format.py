@@ -83,6 +83,10 @@ class Format:
     """What a mixture of one expert means to the format's readers."""
     heads: tuple[str, ...] = ("tied", "untied")
 
+    def has_key(self, name: str) -> bool:
+        """Whether config.json of the family may have this key."""
+        return name in self.keys.split()
+
     def recognises(self, tree: Mapping[str, Any]) -> bool:
         """Whether a config.json is of this format."""
         return tree.get("model_type") == self.model_type

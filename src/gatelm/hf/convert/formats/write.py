@@ -44,6 +44,9 @@ def write_config(
         **{key: carried[key] for key in CARRIED if key in carried},
     }
     tree |= rope_keys(cfg, fmt)
+    if fmt.has_key("attention_bias"):
+        tree["attention_bias"] = mixer.bias == "all"
+    tree |= _window_keys(cfg, fmt)
     tree |= fmt.config_keys(cfg, layer)
     return dict(sorted(tree.items()))
 
@@ -54,3 +57,18 @@ def rope_keys(cfg: ModelConfig, fmt: Format) -> dict[str, Any]:
         if isinstance(layer.mixer, AttentionConfig) and layer.mixer.rope is not None:
             return write_rope(layer.mixer.rope, layer.mixer.width(cfg.hidden_dim), fmt)
     return write_rope(RopeConfig(), 2, fmt)
+
+
+def _window_keys(cfg: ModelConfig, fmt: Format) -> dict[str, Any]:
+    """The keys for the attention windows."""
+    if fmt.windows == "never":
+        return {}
+    windows = [layer.attention.window_tokens for layer in cfg.layers()]
+    found = next((window for window in windows if window is not None), None)
+    tree: dict[str, Any] = {"sliding_window": found}
+    if fmt.windows == "by layer":
+        kinds = ("full_attention", "sliding_attention")
+        tree["layer_types"] = [kinds[window is not None] for window in windows]
+    if fmt.has_key("max_window_layers"):
+        tree |= {"use_sliding_window": found is not None, "max_window_layers": cfg.num_layers}
+    return tree

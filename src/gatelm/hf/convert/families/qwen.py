@@ -1,4 +1,4 @@
-"""Keys for mixtures of experts that several of Qwen's families share."""
+"""Keys that several of Qwen's families share."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from gatelm.hf.convert.formats.layers import ffn_dim, ffns
 from gatelm.nn.ffn.config import MoEConfig
 from gatelm.nn.model import ModelConfig
 
+WINDOW_KEYS = "sliding_window use_sliding_window max_window_layers layer_types"
 EXPERT_KEYS = (
     "decoder_sparse_step mlp_only_layers moe_intermediate_size norm_topk_prob num_experts "
     "num_local_experts num_experts_per_tok"
