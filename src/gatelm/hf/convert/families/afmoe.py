@@ -7,8 +7,9 @@ from typing import Any
 
 from gatelm.config import ConfigError
 from gatelm.hf.convert.formats.format import Format
+from gatelm.hf.convert.formats.layers import GATE
 from gatelm.hf.convert.formats.pieces import State
-from gatelm.hf.convert.formats.tensors import ATTENTION, GATE, MLP, Names
+from gatelm.hf.convert.formats.tensors import ATTENTION, MLP, Names
 from gatelm.nn.block import LayerConfig
 from gatelm.nn.model import ModelConfig
 

@@ -8,8 +8,9 @@ from typing import Any
 from gatelm.config import ConfigError
 from gatelm.hf.convert.formats.fold import gather_order, reorder_heads, rotated_tensors
 from gatelm.hf.convert.formats.format import Format, GateForm
+from gatelm.hf.convert.formats.layers import GATE
 from gatelm.hf.convert.formats.pieces import State
-from gatelm.hf.convert.formats.tensors import ATTENTION, GATE, Names
+from gatelm.hf.convert.formats.tensors import ATTENTION, Names
 from gatelm.nn.block import LayerConfig
 from gatelm.nn.model import ModelConfig
 

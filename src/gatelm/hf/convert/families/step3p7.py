@@ -7,7 +7,8 @@ from typing import Any
 
 from gatelm.config import ConfigError
 from gatelm.hf.convert.formats.format import Format
-from gatelm.hf.convert.formats.tensors import GATE, LLAMA_NAMES, Names
+from gatelm.hf.convert.formats.layers import GATE
+from gatelm.hf.convert.formats.tensors import LLAMA_NAMES, Names
 
 
 class Step3p7Format(Format):

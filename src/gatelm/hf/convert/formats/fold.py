@@ -7,17 +7,16 @@ such form is refused, with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import torch
 
 from gatelm.config import ConfigError
 from gatelm.hf.convert.formats.format import Format
-from gatelm.hf.convert.formats.layers import DELTA_GATE, NATIVE_GATES, compress
+from gatelm.hf.convert.formats.layers import DELTA_GATE, GATE, NATIVE_GATES, SITE, compress
 from gatelm.hf.convert.formats.pieces import State
 from gatelm.hf.convert.formats.refuse import reasons
-from gatelm.hf.convert.formats.tensors import GATE
 from gatelm.nn.attention.config import AttentionConfig
 from gatelm.nn.block import LayerConfig
 from gatelm.nn.gates.gate import GateConfig
@@ -124,13 +123,12 @@ def _layer(out: Folded, layer: LayerConfig, index: int, fmt: Format, form: str) 
         out.note(
             "layers without a gate: a gate of zeros, whose score is 1/2 everywhere, and W_o doubled"
         )
-        rows = layer.attention.num_heads * (
-            layer.attention.width(out.cfg.hidden_dim) if form == "element" else 1
-        )
+        shape = layer.site_shape(SITE, out.cfg.hidden_dim)
+        rows = shape.num_heads * shape.logit_width(native)
         if out.state:
-            like = out.state[f"{prefix}attn.o_proj.weight"]
+            like = out.state[f"{prefix}attn.qkv.q.weight"]
             out.state[f"{prefix}{GATE}.weight"] = like.new_zeros(rows, out.cfg.hidden_dim)
-        out.edit(f"{prefix}attn.o_proj.weight", _times(2.0))
+        _double_behind(out, layer, prefix)
         return layer.replace(gates=(native,))
     gate = layer.gates[0]
     assert isinstance(gate, GateConfig)
@@ -145,25 +143,29 @@ def _fold_gate(out: Folded, gate: GateConfig, layer: LayerConfig, prefix: str, f
         out.edit(name, _times(2.0))
     if gate.activation == "two_sigmoid":
         out.note("2 sigmoid as sigmoid: W_o doubled")
-        out.edit(f"{prefix}attn.o_proj.weight", _times(2.0))
+        _double_behind(out, layer, prefix)
     if gate.input_dim is not None and gate.input_dim < dim:
         missing = dim - gate.input_dim
         out.note("gate inputs past input_dim: columns of zeros")
         out.edit(name, lambda t: torch.cat((t, t.new_zeros(len(t), missing)), dim=1))
-    scored = layer.site_shape("sdpa", dim).logit_heads(gate)
-    width = layer.attention.width(dim) if gate.granularity == "element" else 1
-    repeats = layer.attention.num_heads // scored
+    shape = layer.site_shape(SITE, dim)
+    scored, width = shape.logit_heads(gate), shape.logit_width(gate)
+    repeats = shape.num_heads // scored
     if repeats > 1:
         out.note("scores shared by heads: gate rows repeated for each head")
         out.edit(
             name, lambda t: t.view(scored, width, -1).repeat_interleave(repeats, 0).flatten(0, 1)
         )
     if gate.granularity == "head" and form == "element":
-        channels = layer.attention.width(dim)
         out.note("a score per head as a score per channel: gate rows repeated")
-        out.edit(name, lambda t: t.repeat_interleave(channels, dim=0))
+        out.edit(name, lambda t: t.repeat_interleave(shape.head_dim, dim=0))
     if gate.compute_dtype == "float32":
         out.note("the gate is computed in the model's dtype there, in float32 here")
+
+
+def _double_behind(out: Folded, layer: LayerConfig, prefix: str) -> None:
+    for name in layer.weights_behind(SITE):
+        out.edit(f"{prefix}{name}", _times(2.0))
 
 
 def _norms(out: Folded, layers: list[LayerConfig], cfg: ModelConfig, fmt: Format) -> None:
@@ -322,16 +324,16 @@ def _narrow(weight: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _unfold_gate(state: State, layer: LayerConfig, prefix: str, form: str, dim: int) -> None:
-    name, out = f"{prefix}{GATE}.weight", f"{prefix}attn.o_proj.weight"
+    name, behind = f"{prefix}{GATE}.weight", layer.weights_behind(SITE)
     if not layer.gates:
         del state[name]
-        state[out] = state[out] / 2.0
+        _halve(state, prefix, behind)
         return
     gate = layer.gates[0]
     assert isinstance(gate, GateConfig)
-    heads = state[name].view(layer.attention.num_heads, -1, state[name].shape[-1])
-    scored = layer.site_shape("sdpa", dim).logit_heads(gate)
-    heads = heads[:: layer.attention.num_heads // scored]
+    shape = layer.site_shape(SITE, dim)
+    heads = state[name].view(shape.num_heads, -1, state[name].shape[-1])
+    heads = heads[:: shape.num_heads // shape.logit_heads(gate)]
     if gate.granularity == "head" and form == "element":
         heads = heads[:, :1]
     rows = heads.flatten(0, 1)
@@ -339,4 +341,9 @@ def _unfold_gate(state: State, layer: LayerConfig, prefix: str, form: str, dim: 
         rows = rows[:, : gate.input_dim]
     state[name] = (rows / 2.0 if gate.activation == "tanh01" else rows).contiguous()
     if gate.activation == "two_sigmoid":
-        state[out] = state[out] / 2.0
+        _halve(state, prefix, behind)
+
+
+def _halve(state: State, prefix: str, names: Iterable[str]) -> None:
+    for name in names:
+        state[f"{prefix}{name}"] = state[f"{prefix}{name}"] / 2.0

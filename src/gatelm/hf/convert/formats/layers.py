@@ -9,6 +9,7 @@ from gatelm.config import Config
 from gatelm.nn.block import LayerConfig
 from gatelm.nn.ffn.config import MoEConfig, SwiGLUConfig
 from gatelm.nn.gates.gate import GateConfig
+from gatelm.nn.gates.sites import gate_module
 from gatelm.nn.model import LayerOverride, ModelConfig
 
 F = TypeVar("F", bound=Config)
@@ -16,13 +17,19 @@ F = TypeVar("F", bound=Config)
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu": "gelu", "relu": "relu", "relu2": "relu2"}
 """Their `hidden_act` in our terms."""
 
+SITE = "sdpa"
+"""The one site at which other formats have gates."""
+
+GATE = f"{gate_module(SITE)}.proj.x"
+"""The module, below a block, of the gate that other formats have."""
+
 NATIVE_GATES = {
-    form: GateConfig(site="sdpa", granularity=form, compute_dtype="input")  # pyright: ignore[reportArgumentType]
+    form: GateConfig(site=SITE, granularity=form, compute_dtype="input")  # pyright: ignore[reportArgumentType]
     for form in ("element", "head")
 }
 """The gate that other formats have, in our terms: sigmoid, from x, in the model's dtype."""
 
-DELTA_GATE = GateConfig(site="sdpa", activation="silu")
+DELTA_GATE = GateConfig(site=SITE, activation="silu")
 """The gate that other formats have in Gated DeltaNet, in our terms: SiLU, from x, in float32."""
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, TypeGuard
 
 from gatelm.hf.convert.formats.format import Format
-from gatelm.hf.convert.formats.layers import ACTIVATIONS, DELTA_GATE
+from gatelm.hf.convert.formats.layers import ACTIVATIONS, DELTA_GATE, SITE
 from gatelm.nn.attention.config import AttentionConfig
 from gatelm.nn.block import LayerConfig
 from gatelm.nn.ffn.config import MoEConfig, SwiGLUConfig
@@ -69,8 +69,8 @@ def _gates(layers: tuple[LayerConfig, ...], fmt: Format) -> Iterator[str]:
             where = f"the {gate.kind} at `{gate.site}`"
             if not usable:
                 yield f"{where}: the format has no gates"
-            elif gate.site != "sdpa" or not isinstance(gate, GateConfig):
-                yield f"{where}: the format has a sigmoid gate at `sdpa` only"
+            elif gate.site != SITE or not isinstance(gate, GateConfig):
+                yield f"{where}: the format has a sigmoid gate at `{SITE}` only"
             else:
                 yield from (f"{where} {why}" for why in _gate(gate))
                 if gate.granularity == "element" and "element" not in usable:

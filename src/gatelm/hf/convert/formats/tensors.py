@@ -10,15 +10,13 @@ import torch
 
 from gatelm.config import ConfigError
 from gatelm.hf.convert.formats.hybrid import DeltaPacking, delta_pieces, moe_pieces, split_experts
+from gatelm.hf.convert.formats.layers import GATE
 from gatelm.hf.convert.formats.pieces import Packed, Piece, Same, State
 from gatelm.hf.convert.layouts import PackedShape
 from gatelm.nn.ffn.config import MoEConfig
 from gatelm.nn.mixers.delta import GatedDeltaConfig
 from gatelm.nn.model import Decoder, ModelConfig
 from gatelm.nn.shapes import Tensor
-
-GATE = "attn.gates.sdpa.proj.x"
-"""The module, below a block, of the gate that formats know."""
 
 ATTENTION = {
     "attn.qkv.q": "self_attn.q_proj",
