@@ -21,6 +21,7 @@ from gatelm.hf.convert.formats.pieces import State
 from gatelm.hf.convert.formats.read import left_out, read_config
 from gatelm.hf.convert.formats.tensors import shapes, to_ours
 from gatelm.hf.convert.formats.write import CARRIED, rope_keys
+from gatelm.hf.convert.weights import check_finite
 from gatelm.nn.model import ModelConfig
 from gatelm.train.saving.export import is_gatelm_config, parse_config
 
@@ -175,7 +176,8 @@ def _translated(
     config_at, weights_at = where
     cfg = read_config(tree, fmt, config_at)
     plan = fmt.pieces(cfg, tree, layout)
-    tensors = _check_head(tensors, cfg, weights_at)
+    check_finite(tensors.items(), weights_at)
+    tensors = _one_embedding(tensors, cfg, fmt, weights_at)
     state, dropped = to_ours(tensors, plan, left_out(fmt), weights_at)
     notes = [f"left out: {len(dropped)} tensors, such as {dropped[0]}"] if dropped else []
     return cfg, state, notes + fmt.adjust(state, cfg, tree)
@@ -204,23 +206,27 @@ def _restore(source: SourceModel) -> None:
     source.notes.append(f"restored to the model it was converted from, by {RECORD}")
 
 
-def _check_head(tensors: State, cfg: ModelConfig, where: str) -> State:
-    """The tensors without a head that repeats the embedding; contradictions are refused."""
-    head = tensors.get("lm_head.weight")
+def _one_embedding(tensors: State, cfg: ModelConfig, fmt: Format, where: str) -> State:
+    """The tensors of a tied model without its head, which may be stored in the embedding's place.
+
+    Raises:
+        ConfigError: where config and weights contradict each other.
+    """
+    head_name, name = (f"{fmt.names.root[module]}.weight" for module in ("head", "embedding"))
+    head, embedding = tensors.get(head_name), tensors.get(name)
     if cfg.head == "untied" and head is None:
         raise ConfigError(
-            f"{where}: tie_word_embeddings is false, but lm_head.weight is missing; set it true "
+            f"{where}: tie_word_embeddings is false, but {head_name} is missing; set it true "
             "if the head is the embedding"
         )
     if cfg.head == "untied" or head is None:
         return tensors
-    embedding = tensors.get("model.embed_tokens.weight")
-    if embedding is None or head.shape != embedding.shape or not bool((head == embedding).all()):
+    if embedding is not None and not torch.equal(head, embedding):
         raise ConfigError(
-            f"{where}: tie_word_embeddings is true, but lm_head.weight differs from the "
+            f"{where}: tie_word_embeddings is true, but {head_name} differs from the "
             "embedding; one of them is wrong"
         )
-    return {name: tensor for name, tensor in tensors.items() if name != "lm_head.weight"}
+    return {**{n: t for n, t in tensors.items() if n != head_name}, name: head}
 
 
 def _check_dtypes(tensors: State, where: str) -> None:
@@ -236,6 +242,7 @@ def _check_tensors(tensors: State, cfg: ModelConfig, path: Path) -> None:
     if cfg.vocab_size is None:
         raise ConfigError(f"{path / 'config.json'}: model.vocab_size is missing")
     _check_dtypes(tensors, str(path))
+    check_finite(tensors.items(), str(path))
     expected = shapes(cfg)
     for names, problem in (
         (sorted(set(tensors) - set(expected)), "not part of this model"),

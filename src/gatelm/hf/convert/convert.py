@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 
 from gatelm import __version__
 from gatelm.config import ConfigError
@@ -24,6 +23,7 @@ from gatelm.hf.convert.formats.pieces import State
 from gatelm.hf.convert.formats.tensors import to_theirs
 from gatelm.hf.convert.formats.write import write_config
 from gatelm.hf.convert.planner import targets_that_do
+from gatelm.hf.convert.weights import SHARD_BYTES, rounded, write_weights
 from gatelm.io.files import WriteError, sync, write_json, write_text, writing
 from gatelm.nn.gates.upcycle import add_gate
 from gatelm.nn.model import ModelConfig
@@ -34,7 +34,6 @@ DTYPES = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
-SHARD_BYTES = 5 * 10**9
 DEFAULT_CONTEXT_TOKENS = 4096
 
 
@@ -103,9 +102,10 @@ def convert(
     if options.add_gate is not None:
         cfg, state = add_gate(cfg, state, options.add_gate, options.how)
         steps.append(f"gate {options.add_gate} added, outputs unchanged ({options.how})")
-    if options.dtype is not None and options.dtype != model.dtype:
-        state = {name: t.to(DTYPES[options.dtype]) for name, t in state.items()}
-        steps.append(f"weights rounded from {model.dtype} to {options.dtype}")
+    if options.dtype is not None:
+        before, state = state, rounded(state, DTYPES[options.dtype])
+        if any(state[name].dtype != tensor.dtype for name, tensor in before.items()):
+            steps.append(f"weights rounded from {model.dtype} to {options.dtype}")
     dtype = options.dtype or model.dtype
     carried = _carried(model, options, steps)
     with new_folder(folder) as unfinished:
@@ -246,36 +246,6 @@ def _write_format(
     write_json(folder / "config.json", tree)
     write_weights(folder, tensors, shard_bytes)
     return folded.cfg
-
-
-def write_weights(folder: Path, state: Mapping[str, torch.Tensor], shard_bytes: int) -> None:
-    """Write safetensors with `format: pt`: one file, or shards with an index."""
-    shards: list[State] = [{}]
-    size = 0
-    for name in sorted(state):
-        tensor = state[name].detach().contiguous()
-        if tensor.untyped_storage().nbytes() != tensor.nbytes:
-            tensor = tensor.clone()
-        if shards[-1] and size + tensor.nbytes > shard_bytes:
-            shards.append({})
-            size = 0
-        shards[-1][name] = tensor
-        size += tensor.nbytes
-    count = len(shards)
-    names = [f"model-{i + 1:05d}-of-{count:05d}.safetensors" for i in range(count)]
-    if count == 1:
-        names = ["model.safetensors"]
-    umask = os.umask(0)
-    os.umask(umask)
-    for name, shard in zip(names, shards, strict=True):
-        save_file(shard, folder / name, metadata={"format": "pt"})
-        # safetensors writes through a private temporary file
-        (folder / name).chmod(0o666 & ~umask)
-    if count > 1:
-        places = {t: name for name, shard in zip(names, shards, strict=True) for t in shard}
-        total = sum(t.nbytes for shard in shards for t in shard.values())
-        index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
-        write_json(folder / "model.safetensors.index.json", index)
 
 
 def _copy_files(model: checkpoint.SourceModel, folder: Path) -> None:
