@@ -220,3 +220,20 @@ def test_weights_that_are_no_numbers_are_named(folder, tmp_path, value):
     ours = models.gatelm_folder(tmp_path / "ours")
     change_tensors(ours, **{"final_norm.weight": torch.full((32,), value)})
     assert "final_norm.weight: holds NaN or infinity" in message(ours)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"max_position_embeddings": 0}, "max_position_embeddings: must be a whole number from 1"),
+        ({"rms_norm_eps": 2.5}, "rms_norm_eps: must be a number from 0 to below 1, not 2.5"),
+        (
+            {"rope_parameters": {"rope_type": "linear", "factor": -1, "rope_theta": 1e4}},
+            "factor: must be a number above 0, not -1",
+        ),
+    ],
+)
+def test_values_that_no_model_can_have_are_refused(tmp_path, changes, words):
+    folder = models.save("llama", tmp_path / "llama")
+    change_config(folder, **changes)
+    assert words in message(folder)

@@ -15,6 +15,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from gatelm.config import ConfigError, foreign
 from gatelm.hf import load
 from gatelm.hf.convert.families.registry import recognise
+from gatelm.hf.convert.foreign import check_foreign_config
 from gatelm.hf.convert.formats.fold import unfold
 from gatelm.hf.convert.formats.format import Format
 from gatelm.hf.convert.formats.pieces import State
@@ -174,6 +175,7 @@ def _translated(
 ) -> tuple[ModelConfig, State, list[str]]:
     """Config and weights in our terms, and what was done. where: names of both, for errors."""
     config_at, weights_at = where
+    check_foreign_config(tree, config_at)
     cfg = read_config(tree, fmt, config_at)
     plan = fmt.pieces(cfg, tree, layout)
     check_finite(tensors.items(), weights_at)
