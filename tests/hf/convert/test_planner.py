@@ -32,16 +32,6 @@ def test_formats_that_can_express_a_model():
     assert targets_that_do(untied) == ["gatelm", "qwen3_5_text", "qwen3_next"]
 
 
-def test_formats_for_recurrent_layers_and_experts():
-    def targets(tree):
-        return targets_that_do(ModelConfig.parse(tree, "model"))
-
-    assert targets(models.hybrid_tree()) == ["gatelm", "qwen3_5_text", "qwen3_next"]
-    assert targets(models.hybrid_tree(models.moe())) == ["gatelm", "qwen3_next", "qwen3_5_moe_text"]
-    experts = models.gatelm_tree([], layer={"ffn": models.moe(shared=False)})
-    assert targets(experts) == ["gatelm", "qwen3_moe"]
-
-
 @pytest.mark.parametrize(
     ("change", "why"),
     [
