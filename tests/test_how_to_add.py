@@ -162,7 +162,7 @@ class DummyFormat(Format):
     def library_config(self, text):
         return LlamaConfig.from_dict({k: v for k, v in text.items() if k != "model_type"})
 
-    def config_keys(self, cfg, layer):
+    def config_keys(self, cfg):
         return {"dummy_key": cfg.num_layers}
 
 

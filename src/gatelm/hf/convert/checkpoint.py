@@ -19,7 +19,7 @@ from gatelm.hf.convert.foreign import check_foreign_config
 from gatelm.hf.convert.formats.fold import unfold
 from gatelm.hf.convert.formats.format import Format
 from gatelm.hf.convert.formats.pieces import State
-from gatelm.hf.convert.formats.read import left_out, read_config
+from gatelm.hf.convert.formats.read import read_config
 from gatelm.hf.convert.formats.tensors import shapes, to_ours
 from gatelm.hf.convert.formats.write import CARRIED, rope_keys
 from gatelm.hf.convert.weights import check_finite
@@ -180,7 +180,7 @@ def _translated(
     plan = fmt.pieces(cfg, tree, layout)
     check_finite(tensors.items(), weights_at)
     tensors = _one_embedding(tensors, cfg, fmt, weights_at)
-    state, dropped = to_ours(tensors, plan, left_out(fmt), weights_at)
+    state, dropped = to_ours(tensors, plan, fmt.left_out, weights_at)
     notes = [f"left out: {len(dropped)} tensors, such as {dropped[0]}"] if dropped else []
     return cfg, state, notes + fmt.adjust(state, cfg, tree)
 

@@ -13,7 +13,7 @@ from gatelm.config import ConfigError
 from gatelm.hf.convert.families.registry import FORMATS, recognise, table
 from gatelm.hf.convert.formats.fold import RefusedError, fold
 from gatelm.hf.convert.formats.hybrid import split_experts
-from gatelm.hf.convert.formats.read import left_out, read_config
+from gatelm.hf.convert.formats.read import read_config
 from gatelm.hf.convert.formats.write import write_config
 from gatelm.hf.convert.planner import plan
 from gatelm.hf.probe.families import gate_layout
@@ -81,7 +81,7 @@ def test_names_and_shapes_of_tensors_are_those_of_transformers(name, tmp_path):
     cfg = read(tree)
     ours = {n: s for piece in fmt.pieces(cfg, tree, fmt.layout) for n, s in piece.shapes.items()}
     saved = split_experts(saved_tensors(model, tmp_path))
-    dropped = {n for n in saved if any(re.search(p, n) for p in left_out(fmt))}
+    dropped = {n for n in saved if any(re.search(p, n) for p in fmt.left_out)}
     if cfg.head == "tied":
         dropped.add("lm_head.weight")
     assert ours == {n: tuple(t.shape) for n, t in saved.items() if n not in dropped}

@@ -10,7 +10,6 @@ from gatelm.hf.convert.formats.format import Format
 from gatelm.hf.convert.formats.layers import GATE
 from gatelm.hf.convert.formats.pieces import State
 from gatelm.hf.convert.formats.tensors import ATTENTION, MLP, Names
-from gatelm.nn.block import LayerConfig
 from gatelm.nn.model import ModelConfig
 
 
@@ -57,7 +56,7 @@ class AfmoeFormat(Format):
                 "then"
             )
 
-    def config_keys(self, cfg: ModelConfig, layer: LayerConfig) -> dict[str, Any]:
+    def config_keys(self, cfg: ModelConfig) -> dict[str, Any]:
         """All layers are dense, and the embedding has no factor."""
         return {"num_dense_layers": cfg.num_layers, "mup_enabled": False}
 

@@ -11,7 +11,6 @@ from gatelm.hf.convert.formats.format import Format, GateForm
 from gatelm.hf.convert.formats.layers import GATE
 from gatelm.hf.convert.formats.pieces import State
 from gatelm.hf.convert.formats.tensors import ATTENTION, Names
-from gatelm.nn.block import LayerConfig
 from gatelm.nn.model import ModelConfig
 
 
@@ -60,11 +59,11 @@ class Lfm3Format(Format):
         """A gate per head, or none."""
         return "head" if c.use_attention_gate else "none"
 
-    def config_keys(self, cfg: ModelConfig, layer: LayerConfig) -> dict[str, Any]:
+    def config_keys(self, cfg: ModelConfig) -> dict[str, Any]:
         """The gate and the norms."""
         return {
-            "norm_eps": layer.norm.eps,
-            "use_attention_gate": bool(layer.gates),
+            "norm_eps": cfg.layer.norm.eps,
+            "use_attention_gate": bool(cfg.layer.gates),
             "use_sandwich_norm": True,
         }
 

@@ -6,7 +6,6 @@ from typing import Any
 
 from gatelm.config import ConfigError
 from gatelm.hf.convert.formats.format import Format
-from gatelm.nn.block import LayerConfig
 from gatelm.nn.model import ModelConfig
 
 
@@ -28,6 +27,6 @@ class LlamaFormat(Format):
                 f"{where}: mlp_bias: a feed-forward network with biases has no form here"
             )
 
-    def config_keys(self, cfg: ModelConfig, layer: LayerConfig) -> dict[str, Any]:
+    def config_keys(self, cfg: ModelConfig) -> dict[str, Any]:
         """The feed-forward network has no biases."""
         return {"mlp_bias": False}

@@ -9,7 +9,6 @@ from gatelm.config import ConfigError
 from gatelm.hf.convert.families.qwen import WINDOW_KEYS
 from gatelm.hf.convert.formats.format import Fact, Format, GateForm
 from gatelm.hf.modeling.paper_release import KEYS, is_paper_release
-from gatelm.nn.block import LayerConfig
 from gatelm.nn.model import ModelConfig
 
 _OFFICIAL = "github.com/qiuzh20/gated_attention at 49645df"
@@ -48,9 +47,9 @@ class PaperFormat(Format):
         head, element = (getattr(c, key, False) for key in KEYS)
         return "head" if head else "element" if element else "none"
 
-    def config_keys(self, cfg: ModelConfig, layer: LayerConfig) -> dict[str, Any]:
+    def config_keys(self, cfg: ModelConfig) -> dict[str, Any]:
         """The form of the gate, and that nothing else differs from Qwen3."""
-        form = layer.gates[0].granularity if layer.gates else None  # pyright: ignore[reportAttributeAccessIssue]
+        form = cfg.layer.gates[0].granularity if cfg.layer.gates else None  # pyright: ignore[reportAttributeAccessIssue]
         head, element = KEYS
         return {
             head: form == "head",

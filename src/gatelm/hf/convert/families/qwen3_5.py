@@ -7,7 +7,6 @@ from typing import Any
 from gatelm.hf.convert.families.qwen import EXPERT_KEYS, write_experts
 from gatelm.hf.convert.formats.format import Fact, Format
 from gatelm.nn.attention.config import AttentionConfig
-from gatelm.nn.block import LayerConfig
 from gatelm.nn.mixers.delta import GatedDeltaConfig
 from gatelm.nn.model import ModelConfig
 
@@ -26,13 +25,13 @@ class HybridFormat(Format):
     """What Qwen3.5 and Qwen3-Next have in common."""
 
     keys = _LINEAR_KEYS
-    left_out = (r"^mtp\.",)
+    left_out = (*Format.left_out, r"^mtp\.")
     norm = "zero_centred"
     gates = ("element",)
     layout = "per_query_head"
     partial_rotary = True
 
-    def config_keys(self, cfg: ModelConfig, layer: LayerConfig) -> dict[str, Any]:
+    def config_keys(self, cfg: ModelConfig) -> dict[str, Any]:
         """Which layers are which, the settings of Gated DeltaNet, and of the experts if any."""
         mixers = [layer.mixer for layer in cfg.layers()]
         full = [isinstance(mixer, AttentionConfig) for mixer in mixers]

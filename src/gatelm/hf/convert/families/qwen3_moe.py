@@ -6,7 +6,6 @@ from typing import Any
 
 from gatelm.hf.convert.families.qwen import EXPERT_KEYS, WINDOW_KEYS, is_expert_layer, write_experts
 from gatelm.hf.convert.formats.format import Format
-from gatelm.nn.block import LayerConfig
 from gatelm.nn.model import ModelConfig
 
 
@@ -26,6 +25,6 @@ class Qwen3MoeFormat(Format):
         """Whether a layer is a mixture."""
         return is_expert_layer(c, index)
 
-    def config_keys(self, cfg: ModelConfig, layer: LayerConfig) -> dict[str, Any]:
+    def config_keys(self, cfg: ModelConfig) -> dict[str, Any]:
         """The experts."""
         return write_experts(cfg)

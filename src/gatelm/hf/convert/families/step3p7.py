@@ -25,7 +25,7 @@ class Step3p7Format(Format):
         "per_layer_config query_pre_attn_scalar share_expert_dim sliding_window swiglu_limits "
         "swiglu_limits_shared use_bidirectional_attention"
     )
-    left_out = (r"^vision_model\.", r"^vit_large_projector\.", r"^model\.vision")
+    left_out = (*Format.left_out, r"^vision_model\.", r"^vit_large_projector\.", r"^model\.vision")
     notes = "dense layers; the vision part is left out and named"
     written = False
     norm = "zero_centred"

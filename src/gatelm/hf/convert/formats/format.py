@@ -14,7 +14,6 @@ from transformers import AutoConfig
 from gatelm.hf.convert.formats.hybrid import DeltaPacking
 from gatelm.hf.convert.formats.pieces import Piece, State
 from gatelm.hf.convert.formats.tensors import LLAMA_NAMES, Names, pieces
-from gatelm.nn.block import LayerConfig
 from gatelm.nn.model import ModelConfig
 
 GateForm = Literal["none", "head", "element"]
@@ -50,8 +49,8 @@ class Format:
     names: Names = LLAMA_NAMES
     keys: str = ""
     """Config keys, beside those of every format, that are used or that change nothing."""
-    left_out: tuple[str, ...] = ()
-    """Regular expressions of the tensors that are no part of the language model."""
+    left_out: tuple[str, ...] = (r"rotary_emb\.inv_freq$",)
+    """Regular expressions of tensors that are computed, or no part of the language model."""
     notes: str = ""
     """What the table of docs/convert.md says beside the columns."""
     written: bool = True
@@ -132,8 +131,8 @@ class Format:
         """Whether a layer is a mixture of experts."""
         return self.experts == "all layers"
 
-    def config_keys(self, cfg: ModelConfig, layer: LayerConfig) -> dict[str, Any]:
-        """Keys to write beside those of every format. layer: the first one of attention."""
+    def config_keys(self, cfg: ModelConfig) -> dict[str, Any]:
+        """Keys to write beside those of every format."""
         return {}
 
     def pieces(self, cfg: ModelConfig, tree: Mapping[str, Any], layout: str | None) -> list[Piece]:

@@ -177,8 +177,3 @@ def _ffn(c: Any, fmt: Format, index: int, where: str) -> FFNConfig:
         weights="normalised" if getattr(c, "norm_topk_prob", True) else "softmax",
         shared=shared,
     )
-
-
-def left_out(fmt: Format) -> tuple[str, ...]:
-    """Patterns of tensors that are not part of the language model, or that are computed."""
-    return (r"rotary_emb\.inv_freq$", *fmt.left_out)

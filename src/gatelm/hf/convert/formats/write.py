@@ -47,7 +47,7 @@ def write_config(
     if fmt.has_key("attention_bias"):
         tree["attention_bias"] = mixer.bias == "all"
     tree |= _window_keys(cfg, fmt)
-    tree |= fmt.config_keys(cfg, layer)
+    tree |= fmt.config_keys(cfg)
     return dict(sorted(tree.items()))
 
 
