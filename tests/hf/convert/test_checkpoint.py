@@ -237,3 +237,10 @@ def test_values_that_no_model_can_have_are_refused(tmp_path, changes, words):
     folder = models.save("llama", tmp_path / "llama")
     change_config(folder, **changes)
     assert words in message(folder)
+
+
+@pytest.mark.parametrize("file", ["../other.safetensors", "/tmp/other.safetensors", "a/b"])
+def test_an_index_that_leads_out_of_the_folder_is_refused(folder, file):
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"model.norm.weight": file}}))
+    assert f"names {file}, which is no file of this folder" in message(folder)

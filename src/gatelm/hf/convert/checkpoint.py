@@ -45,9 +45,10 @@ FILES = (
 
 @dataclass
 class SourceModel:
-    """A model in our terms. fmt: None for a folder of this package.
+    """A model that was read, in the terms of this package.
 
-    notes: what was done to it on the way in. restored: it came from here, and is as it left.
+    fmt: the format that it was stored in; None for a folder of this package. carried: values of its
+    config that are passed on. notes: the steps of reading.
     """
 
     path: Path
@@ -62,10 +63,12 @@ class SourceModel:
 
     @property
     def family(self) -> str:
+        """The name of the format for readers."""
         return self.fmt.label if self.fmt is not None else "gatelm"
 
     @property
     def dtype(self) -> str:
+        """The name of the dtype of the embedding, and so of most weights."""
         return str(self.state["embedding.weight"].dtype).removeprefix("torch.")
 
 
@@ -130,6 +133,8 @@ def read_tensors(folder: Path) -> State:
         if not isinstance(places, Mapping):
             raise ConfigError(f"{index}: has no weight_map")
         files = sorted({str(file) for file in places.values()})
+        if outside := [file for file in files if Path(file).name != file]:
+            raise ConfigError(f"{index}: names {outside[0]}, which is no file of this folder")
         if absent := [file for file in files if not (folder / file).is_file()]:
             raise ConfigError(
                 f"{folder}: {len(absent)} of {len(files)} shards are missing, such as {absent[0]}"

@@ -39,7 +39,7 @@ DEFAULT_CONTEXT_TOKENS = 4096
 
 @dataclass(frozen=True)
 class ConvertOptions:
-    """What is asked of a conversion.
+    """The settings of a conversion.
 
     to: a name of `targets()`. layout: how the source's q_proj packs its gate, on purpose. add_gate:
     a preset, put in by `how`. dtype: of the written weights; None: the source's.
@@ -56,7 +56,7 @@ class ConvertOptions:
 
 @dataclass
 class Result:
-    """What was done. comparison: None without verification."""
+    """What a conversion did. comparison: None without verification."""
 
     folder: Path
     source: str
@@ -155,7 +155,7 @@ def write_model(
     steps: list[str],
     shard_bytes: int = SHARD_BYTES,
 ) -> ModelConfig:
-    """Config, weights and the source's tokenizer in a format of `targets()`.
+    """Write config, weights and the source's tokenizer in a format of `targets()`.
 
     weights: what is written, in the terms of this package. Returns the config in the format's
     native form; what was done to get there is added to `steps`.

@@ -27,7 +27,7 @@ from gatelm.nn.shapes import Float, Tensor
 
 
 class RefusedError(ConfigError):
-    """A model that a format cannot express: why."""
+    """A format cannot express a model; `reasons` says why, one sentence each."""
 
     def __init__(self, fmt: Format, why: list[str]):
         self.reasons = why
@@ -36,7 +36,10 @@ class RefusedError(ConfigError):
 
 @dataclass
 class Folded:
-    """A model in a format's form. notes: what was done. rounding: of norm weights, at most."""
+    """A model in a format's form.
+
+    notes: the steps that led there. rounding: the largest error of a norm's weight.
+    """
 
     cfg: ModelConfig
     state: State
@@ -44,6 +47,7 @@ class Folded:
     rounding: float = 0.0
 
     def note(self, text: str) -> None:
+        """Remember a step, once."""
         if text not in self.notes:
             self.notes.append(text)
 
@@ -54,7 +58,8 @@ class Folded:
 
 
 def fold(cfg: ModelConfig, state: State, fmt: Format) -> Folded:
-    """The model in the form of `fmt`. state: empty to plan only; never changed.
+    """Bring a model into the form of `fmt`. state: its weights, which stay as they are; empty to
+    plan only.
 
     Raises:
         RefusedError: when it has no such form.
@@ -197,7 +202,7 @@ def shift(weight: Tensor, sign: float) -> tuple[Tensor, float]:
 
 
 def norm_weights(cfg: ModelConfig, fmt: Format) -> list[tuple[str, NormConfig, str]]:
-    """Every norm's weight, its config, and how the format stores it.
+    """The name of every norm's weight, the norm's config, and how the format stores the weight.
 
     The output norm of Gated DeltaNet is plain in every format.
     """
@@ -270,6 +275,7 @@ def rotated_tensors(layer: LayerConfig, prefix: str) -> list[str]:
 
 
 def reorder_heads(tensor: Float[Tensor, "R *C"], order: Tensor) -> Float[Tensor, "R *C"]:
+    """Reorder the rows of every head; order: indices into the channels of one head."""
     return tensor.unflatten(0, (-1, len(order)))[:, order].flatten(0, 1)
 
 

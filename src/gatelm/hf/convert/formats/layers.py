@@ -1,4 +1,4 @@
-"""From a list of layers to the shortest config that says the same, and the native form of parts."""
+"""Layers as configs: the shortest description of many, and the gates that other formats have."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gatelm.nn.model import LayerOverride, ModelConfig
 F = TypeVar("F", bound=Config)
 
 ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu": "gelu", "relu": "relu", "relu2": "relu2"}
-"""Their `hidden_act` in our terms."""
+"""The activation of this package for each `hidden_act` of transformers."""
 
 SITE = "sdpa"
 """The one site at which other formats have gates."""
@@ -27,14 +27,16 @@ NATIVE_GATES = {
     form: GateConfig(site=SITE, granularity=form, compute_dtype="input")  # pyright: ignore[reportArgumentType]
     for form in ("element", "head")
 }
-"""The gate that other formats have, in our terms: sigmoid, from x, in the model's dtype."""
+"""The gate of other formats as a config of this package, by its form: sigmoid, from x, in the
+model's dtype."""
 
 DELTA_GATE = GateConfig(site=SITE, activation="silu")
-"""The gate that other formats have in Gated DeltaNet, in our terms: SiLU, from x, in float32."""
+"""The gate of Gated DeltaNet in other formats as a config of this package: SiLU, from x, in
+float32."""
 
 
 def compress(layers: Sequence[LayerConfig]) -> tuple[LayerConfig, tuple[LayerOverride, ...]]:
-    """The first layer, and the others as overrides of it."""
+    """Describe layers by the first one and by what the others change of it."""
     base = layers[0]
     groups: dict[str, tuple[dict[str, Any], list[int]]] = {}
     for index, layer in enumerate(layers):
@@ -70,8 +72,7 @@ def activation_of(layer: LayerConfig) -> str:
 
 
 def ffn_dim(cfg: ModelConfig) -> int:
-    """The width of the dense layers; that of one expert where there are none, which nothing reads
-    then."""
+    """The width of the dense layers; without any that of an expert, which nothing reads."""
     widths = [ffn.ffn_dim for ffn in ffns(cfg, SwiGLUConfig)]
     return (widths or [ffn.ffn_dim for ffn in ffns(cfg, MoEConfig)])[0]
 

@@ -19,14 +19,14 @@ EXPRESSED = (
     *("kind", "num_heads", "num_kv_heads", "head_dim", "qk_norm", "rope", "window_tokens"),
     *("bias", "scale", "dropout", "backend"),
 )
-"""Settings of attention that formats have a word for; others must be at their defaults."""
+"""Settings of attention that formats have a word for; all others must be at their defaults."""
 
 FOLDABLE = ("sigmoid", "two_sigmoid", "tanh01")
-"""Activations with an exact form as a sigmoid."""
+"""Activations of a gate that can be written exactly as a sigmoid."""
 
 
 def reasons(cfg: ModelConfig, fmt: Format) -> list[str]:
-    """Everything that stands in the way; empty when nothing does."""
+    """Say why a format cannot express a model, one sentence a reason; empty where it can."""
     if not fmt.written:
         return ["this format is read, not written"]
     layers = cfg.layers()

@@ -52,7 +52,7 @@ _OPTIONAL = {
     "proportional": ("factor",),
     "default": (),
 }
-"""Keys that a rope_type reads, but for rope_theta and partial_rotary_factor."""
+"""Keys that each rope_type reads beside rope_theta and partial_rotary_factor."""
 
 
 def one_spelling(tree: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def one_spelling(tree: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def read_rope(c: Any, layer_type: str, head_dim: int, fmt: Format, where: str) -> RopeConfig:
-    """A layer's rotary positions, of a config that transformers has filled with its defaults.
+    """Read a layer's rotary positions from a config that transformers has filled with defaults.
 
     Raises:
         ConfigError: for a key or kind that cannot be expressed.
@@ -179,13 +179,13 @@ def by_frequencies(rope: RopeConfig, head_dim: int) -> LongRopeScaling:
 
 
 def _nested(value: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Parameters by layer type; under the empty name where they hold for all."""
+    """Sort rotary parameters by layer type; the empty name stands for all layers."""
     inner = {k: v for k, v in value.items() if isinstance(v, Mapping)}
     return dict(inner) if inner else {"": value}
 
 
 def _kind(parameters: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """With `rope_type` in place of `type`, and today's names."""
+    """Rename `type` to `rope_type`, and older kinds to their names of today."""
     out = dict(parameters)
     old, new = out.pop("type", None), out.get("rope_type")
     if None not in (old, new) and KINDS.get(str(old), old) != KINDS.get(str(new), new):

@@ -35,7 +35,10 @@ MLP = {
 
 @dataclass(frozen=True)
 class Names:
-    """Their module of each of ours: outside the blocks, and inside block N ("model.layers.N.")."""
+    """The format's name for each module of this package.
+
+    root: for modules outside the blocks. layer: for those inside block N, below "model.layers.N.".
+    """
 
     layer: Mapping[str, str]
     root: Mapping[str, str] = field(
@@ -71,7 +74,7 @@ def pieces(
     delta: DeltaPacking | None = None,
     renamed: Callable[[int], Mapping[str, str]] = lambda index: {},
 ) -> list[Piece]:
-    """The map of a whole model.
+    """The pieces that map all tensors of a model.
 
     layout: how q_proj packs the gate; None: the gate is a matrix of its own. delta: how the
     projections of Gated DeltaNet are packed. renamed: modules of one layer that have other names
@@ -120,8 +123,9 @@ def pieces(
 def to_ours(
     tensors: Mapping[str, Tensor], plan: Iterable[Piece], ignored: Iterable[str], where: str
 ) -> tuple[State, list[str]]:
-    """Our state dict of their tensors, and the names of those left out (regular expressions
-    `ignored`).
+    """The state dict of this package of a format's tensors, and the names of those left out.
+
+    ignored: regular expressions of the names that may be left out.
 
     Raises:
         ConfigError: for a tensor that is missing, unknown or of another shape, by its name.
@@ -145,7 +149,7 @@ def to_ours(
 
 
 def to_theirs(state: Mapping[str, Tensor], plan: Iterable[Piece]) -> State:
-    """Their tensors of our state dict."""
+    """A format's tensors of a state dict of this package."""
     out: State = {}
     for piece in plan:
         out |= piece.write(state)

@@ -19,7 +19,10 @@ CARRIED = ("max_position_embeddings", "bos_token_id", "eos_token_id", "pad_token
 def write_config(
     cfg: ModelConfig, fmt: Format, carried: Mapping[str, Any], dtype: str
 ) -> dict[str, Any]:
-    """The content of config.json; keys in the alphabet's order, so that it is always the same."""
+    """Make the content of config.json, its keys in alphabetical order.
+
+    carried: values of `CARRIED` to write. dtype: the name of the weights' dtype.
+    """
     layer = next(one for one in cfg.layers() if isinstance(one.mixer, AttentionConfig))
     mixer = layer.attention
     assert cfg.vocab_size is not None
