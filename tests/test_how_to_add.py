@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from safetensors.torch import load_file
+from transformers import LlamaConfig
 from typer.testing import CliRunner
 
 import gatelm
@@ -22,9 +24,15 @@ from gatelm.analysis.metrics.registry import METRICS, describe
 from gatelm.analysis.probe.interventions import constant
 from gatelm.cli.config import app as config_app
 from gatelm.cli.eval.commands import _split_tasks
+from gatelm.cli.main import app
 from gatelm.config import ConfigError
 from gatelm.config.load import merge
 from gatelm.data.tokenizer import byte_tokenizer
+from gatelm.hf.convert.checkpoint import read_source
+from gatelm.hf.convert.convert import ConvertOptions, convert
+from gatelm.hf.convert.families.registry import FORMATS, table
+from gatelm.hf.convert.formats.format import Format
+from gatelm.hf.convert.formats.tensors import LLAMA_NAMES, Names
 from gatelm.hf.probe.tokenizer import GatelmTokenizer
 from gatelm.longcontext.retrieval import RetrievalRequest, ask, scores
 from gatelm.longcontext.scaling import METHODS, scaled
@@ -36,6 +44,7 @@ from gatelm.nn.model import ModelConfig
 from gatelm.nn.positions.scaling import LinearScaling
 from gatelm.study.planning.plan import plan
 from gatelm.study.planning.spec import StudyConfig
+from gatelm.train.saving.export import export_model
 from gatelm.train.trainer import train
 from helpers import TINY_RUN, decoder, random_ids, tiny_run
 
@@ -277,3 +286,48 @@ def test_a_network_a_mixer_and_an_optimiser_are_a_file_and_an_entry(grown, tmp_p
     wrong = grown("train", str(recipe), "--set", "optim.name=dumy", "--out", str(tmp_path / "no"))
     assert wrong.returncode == 2
     assert "dummy" in wrong.stderr
+
+
+class DummyFormat(Format):
+    """Llama under other names, with a key of its own."""
+
+    name = model_type = DUMMY
+    label = "Dummy"
+    architecture = "LlamaForCausalLM"
+    names = Names({**LLAMA_NAMES.layer, "attn.o_proj": "self_attn.out"})
+    keys = "dummy_key"
+    notes = "a family of this test"
+    qk_norm = "never"
+
+    def library_config(self, text):
+        return LlamaConfig.from_dict({k: v for k, v in text.items() if k != "model_type"})
+
+    def config_keys(self, cfg):
+        return {"dummy_key": cfg.num_layers}
+
+
+def test_a_model_family_is_read_and_written_and_in_the_document(monkeypatch, tmp_path) -> None:
+    tree = model_with("sdpa-head").tree()
+    tree["layer"]["gates"] = []
+    export_model(tmp_path / "ours", decoder(tree, dtype=torch.float32), None, {})
+    to_dummy = ["convert", str(tmp_path / "ours"), str(tmp_path / "theirs"), "--to", DUMMY]
+    asked = CliRunner().invoke(app, to_dummy)
+    assert "no such format" in str(asked.exception)
+    monkeypatch.setitem(FORMATS, DUMMY, DummyFormat())
+    row = "| `dummy` | yes | yes | none | w | a family of this test |"
+    assert row in table()
+    planned = CliRunner().invoke(app, ["convert", str(tmp_path / "ours"), "--plan", "--json"])
+    options = {option["format"]: option for option in json.loads(planned.stdout)}
+    assert options[DUMMY]["possible"]
+    with pytest.raises(ConfigError, match=r"no such format; .*'dummy'"):
+        convert(tmp_path / "ours", tmp_path / "theirs", ConvertOptions(to="dumy"))
+    written = CliRunner().invoke(app, [*to_dummy, "--no-verify"])
+    assert written.exit_code == 0, written.output
+    theirs = json.loads((tmp_path / "theirs" / "config.json").read_text())
+    assert (theirs["model_type"], theirs["dummy_key"]) == (DUMMY, 2)
+    tensors = load_file(tmp_path / "theirs" / "model.safetensors")
+    assert "model.layers.1.self_attn.out.weight" in tensors
+    there, back = read_source(tmp_path / "ours"), read_source(tmp_path / "theirs")
+    assert back.family == "Dummy"
+    assert there.state.keys() == back.state.keys()
+    assert all(torch.equal(there.state[name], back.state[name]) for name in there.state)

@@ -1,11 +1,14 @@
 import json
+import re
 
 import pytest
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from gatelm.cli import main as main_module
 from gatelm.cli.main import app
 from gatelm.data.tokenizer import byte_tokenizer
+from gatelm.hf.convert.families.registry import targets
 from gatelm.nn.init import init_weights
 from gatelm.nn.model import Decoder, ModelConfig
 from gatelm.train.saving.export import export_model, load_model
@@ -92,3 +95,9 @@ def test_mistakes_are_one_sentence(folder, tmp_path, words, sentence, monkeypatc
     assert error.startswith("error: ")
     assert sentence in error
     assert not (tmp_path / "out").exists()
+
+
+def test_the_help_names_every_format():
+    command = get_command(app).commands["convert"]
+    listed = next(option for option in command.params if option.name == "to").help
+    assert {re.sub(r"\W", "", word) for word in listed.split()} >= set(targets())

@@ -22,8 +22,8 @@ def convert(
     to: Annotated[
         str,
         typer.Option(
-            help="gatelm, qwen3_5_text, qwen3_next (one expert), paper, llama, mistral, qwen2, "
-            "qwen3, afmoe or lfm3."
+            help="gatelm, qwen3_5_text, qwen3_5_moe_text, qwen3_next (one expert), paper, llama, "
+            "mistral, qwen2, qwen3, qwen3_moe, afmoe or lfm3."
         ),
     ] = "gatelm",
     plan: Annotated[

@@ -35,6 +35,7 @@ from gatelm.analysis.probe.protocol import Probe, TextTokenizer
 from gatelm.config import ConfigError, foreign
 from gatelm.config.base import nearest
 from gatelm.hf import gguf
+from gatelm.hf.convert.foreign import check_foreign_config
 from gatelm.hf.modeling.paper_release import PaperForCausalLM, is_paper_release, paper_config
 from gatelm.hf.probe.hf_probe import HFProbe
 from gatelm.hf.probe.tokenizer import GatelmTokenizer, HFTokenizer
@@ -176,6 +177,7 @@ def _from_folder(path: Path, how: _Opening) -> tuple[Probe, TextTokenizer | None
             f"{config}: neither a config of gatelm (it has no layer) nor one of transformers (it "
             "has no model_type)"
         )
+    check_foreign_config(tree, str(config))
     check_attention_names(tree, str(config))
     return HFProbe(_load(path, tree, how), _name(path)), _tokenizer(path)
 

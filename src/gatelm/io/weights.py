@@ -1,18 +1,21 @@
-"""Which files of a folder hold its weights: safetensors alone, and inside the folder alone."""
+"""Weights on disk: safetensors alone, and inside their folder alone."""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-import torch
+from huggingface_hub import split_torch_state_dict_into_shards
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from gatelm.config import ConfigError
+from gatelm.io.files import write_json
 
+SHARD_BYTES = 5 * 10**9
 WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
@@ -72,18 +75,42 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     return weights
 
 
-@torch.no_grad()
 def check_finite(tensors: Iterable[tuple[str, Tensor]], where: str) -> None:
-    """
+    """Refuse weights that are not numbers.
+
+    Args:
+        tensors: names and weights, such as `model.named_parameters()`.
+
     Raises:
-        ConfigError: naming the first tensor that holds a NaN or an infinity.
+        ConfigError: naming the first tensor with NaN or infinity, and how many others there are.
     """
-    for name, tensor in tensors:
-        if tensor.is_floating_point() and tensor.numel() and not tensor.isfinite().all():
-            raise ConfigError(
-                f"{where}: {name} holds values that are not finite (NaN or infinity); the model "
-                "would compute nothing else"
-            )
+    wrong = [name for name, t in tensors if t.is_floating_point() and not bool(t.isfinite().all())]
+    if wrong:
+        more = f", and {len(wrong) - 1} more tensors" if len(wrong) > 1 else ""
+        raise ConfigError(f"{where}: {wrong[0]}: holds NaN or infinity{more}")
+
+
+def write_weights(
+    folder: Path, state: Mapping[str, Tensor], shard_bytes: int = SHARD_BYTES
+) -> None:
+    """Write tensors by name as safetensors: one file, or shards with an index."""
+    tensors: dict[str, Tensor] = {}
+    for name in sorted(state):
+        tensor = state[name].detach().cpu().contiguous()
+        if tensor.untyped_storage().nbytes() != tensor.nbytes:
+            tensor = tensor.clone()
+        tensors[name] = tensor
+    split = split_torch_state_dict_into_shards(tensors, max_shard_size=shard_bytes)
+    umask = os.umask(0)
+    os.umask(umask)
+    for file, names in split.filename_to_tensors.items():
+        save_file({n: tensors[n] for n in names}, folder / file, metadata={"format": "pt"})
+        # safetensors writes through a private temporary file
+        (folder / file).chmod(0o666 & ~umask)
+    if split.is_sharded:
+        places = dict(sorted(split.tensor_to_filename.items()))
+        index = {"metadata": split.metadata, "weight_map": places}
+        write_json(folder / WEIGHTS_INDEX, index)
 
 
 def _indexed(folder: Path, index: Path) -> list[Path]:

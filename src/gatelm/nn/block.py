@@ -14,7 +14,15 @@ from gatelm.nn.ffn.config import FFNConfig, MLPConfig, SwiGLUConfig
 from gatelm.nn.forward_state import Context
 from gatelm.nn.gates.gate import ModifierConfig, SiteShape
 from gatelm.nn.gates.presets import GATE_PRESETS
-from gatelm.nn.gates.sites import ATTENTION_SITES, BLOCK_SITES, BLOCK_TAPS, Sites, Sources, Taps
+from gatelm.nn.gates.sites import (
+    ATTENTION_SITES,
+    BLOCK_SITES,
+    BLOCK_TAPS,
+    SITES,
+    Sites,
+    Sources,
+    Taps,
+)
 from gatelm.nn.mixers.config import MixerConfig
 from gatelm.nn.norm import NormConfig
 from gatelm.nn.shapes import Float, Tensor
@@ -67,6 +75,20 @@ class LayerConfig(Config):
     def site_shape(self, site: str, hidden_dim: int) -> SiteShape:
         """What a gate at `site` of this layer must know of its tensor."""
         return self.mixer.site_shape(site, hidden_dim)
+
+    def weights_behind(self, site: str) -> tuple[str, ...]:
+        """The weights, below the block, that absorb a factor on the tensor at `site`.
+
+        They are those of the linear map through which the tensor passes next, and its bias where
+        the tensor is that map's output. Empty where no linear map follows.
+        """
+        module = SITES[site].folds_into
+        if SITES[site].owner == "block":
+            return tuple(f"{module}.{name}" for name in self.ffn.output_weights())
+        if module is None or site not in self.mixer.linear_sites:
+            return ()
+        scales_bias = SITES[site].tensor == "branch" and getattr(self.mixer, "bias", "") == "all"
+        return (f"{module}.weight", f"{module}.bias") if scales_bias else (f"{module}.weight",)
 
 
 class Block(nn.Module):

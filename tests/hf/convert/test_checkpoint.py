@@ -8,6 +8,7 @@ from safetensors.torch import load_file, save_file
 
 from gatelm.config import ConfigError
 from gatelm.hf.convert.checkpoint import read_source
+from gatelm.hf.convert.convert import ConvertOptions, convert
 
 _spec = util.spec_from_file_location("converting", Path(__file__).parents[1] / "converting.py")
 assert _spec is not None
@@ -199,3 +200,48 @@ def test_damaged_folders_of_this_package(tmp_path):
     assert "extra.weight: not part of this model" in message(ours)
     change_tensors(ours, drop=["extra.weight", "final_norm.weight"])
     assert "final_norm.weight: missing" in message(ours)
+
+
+def test_a_tied_embedding_may_be_stored_as_the_head(tmp_path):
+    folder = models.save("llama-tied", tmp_path / "source")
+    expected = read_source(folder).state
+    name = "model.embed_tokens.weight"
+    embedding = load_file(folder / "model.safetensors")[name]
+    change_tensors(folder, drop=[name], **{"lm_head.weight": embedding})
+    state = read_source(folder).state
+    assert state.keys() == expected.keys()
+    assert torch.equal(state["embedding.weight"], embedding)
+    assert convert(folder, tmp_path / "ours", ConvertOptions()).comparison.passed
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers_are_named(folder, tmp_path, value):
+    change_tensors(folder, **{"model.norm.weight": torch.full((32,), value)})
+    assert "model.norm.weight: holds NaN or infinity" in message(folder)
+    ours = models.gatelm_folder(tmp_path / "ours")
+    change_tensors(ours, **{"final_norm.weight": torch.full((32,), value)})
+    assert "final_norm.weight: holds NaN or infinity" in message(ours)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"max_position_embeddings": 0}, "max_position_embeddings: must be a whole number from 1"),
+        ({"rms_norm_eps": 2.5}, "rms_norm_eps: must be a number from 0 to below 1, not 2.5"),
+        (
+            {"rope_parameters": {"rope_type": "linear", "factor": -1, "rope_theta": 1e4}},
+            "factor: must be a number above 0, not -1",
+        ),
+    ],
+)
+def test_values_that_no_model_can_have_are_refused(tmp_path, changes, words):
+    folder = models.save("llama", tmp_path / "llama")
+    change_config(folder, **changes)
+    assert words in message(folder)
+
+
+@pytest.mark.parametrize("file", ["../other.safetensors", "/tmp/other.safetensors", "a/b"])
+def test_an_index_that_leads_out_of_the_folder_is_refused(folder, file):
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"model.norm.weight": file}}))
+    assert f"names {file!r} as a file of weights" in message(folder)

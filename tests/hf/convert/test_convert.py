@@ -404,6 +404,37 @@ def test_rounded_weights_are_compared_with_the_rounded_source(tmp_path):
     assert json.loads((tmp_path / "theirs" / "config.json").read_text())["dtype"] == "bfloat16"
 
 
+def test_what_the_format_keeps_in_float32_stays_so(tmp_path):
+    """A bfloat16 Qwen3.5 as published: decays and the norm after Gated DeltaNet in float32."""
+    source = models.save("qwen3_5_text-hybrid", tmp_path / "source")
+    path = source / "model.safetensors"
+    tensors = load_file(path)
+    kept = [n for n in tensors if n.endswith(("A_log", "linear_attn.norm.weight"))]
+    assert len(kept) == 6
+    narrow = {n: t if n in kept else t.bfloat16() for n, t in tensors.items()}
+    save_file(narrow, path, metadata={"format": "pt"})
+    rounded = ConvertOptions(to="qwen3_5_text", dtype="bfloat16")
+    assert convert(source, tmp_path / "same", rounded).comparison.passed
+    assert same(weights(tmp_path / "same"), narrow)
+    half = convert(source, tmp_path / "half", ConvertOptions(dtype="float16"))
+    assert half.comparison.passed
+    wide = {n for n, t in weights(tmp_path / "half").items() if t.dtype == torch.float32}
+    assert {name.split(".", 3)[3] for name in wide} == {"A_log", "out_norm.weight"}
+    # where all is float32, those two are not rounded either
+    save_file(tensors, path, metadata={"format": "pt"})
+    assert convert(source, tmp_path / "wide", rounded).comparison.passed
+    assert same(weights(tmp_path / "wide"), narrow)
+
+
+def test_weights_that_leave_the_range_of_a_dtype_are_named(tmp_path):
+    ours = models.gatelm_folder(tmp_path / "ours")
+    tensors = load_file(ours / "model.safetensors")
+    tensors["layers.0.ffn.up_proj.weight"][0, 0] = 1e6
+    save_file(tensors, ours / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match=r"rounded to float16: layers\.0\.ffn\.up_proj\.weight: "):
+        convert(ours, tmp_path / "out", ConvertOptions(dtype="float16"))
+
+
 def test_the_card_and_the_record_say_what_was_done(tmp_path):
     ours = models.gatelm_folder(tmp_path / "run" / "model", GATED["head"])
     (tmp_path / "run" / "result.json").write_text('{"metrics": {"gate_mean": 0.4321}}')

@@ -4,11 +4,11 @@ from pathlib import Path
 import pytest
 from transformers import CONFIG_MAPPING
 
+from gatelm.hf.convert.families.registry import FORMATS, GATELM, recognise
 from gatelm.hf.convert.formats.fold import fold
-from gatelm.hf.convert.formats.read import read_config, recognise
-from gatelm.hf.convert.formats.rules import FORMATS
+from gatelm.hf.convert.formats.read import read_config
 from gatelm.hf.convert.formats.write import write_config
-from gatelm.hf.convert.planner import FACTS, GATELM, plan, targets_that_do
+from gatelm.hf.convert.planner import facts, plan, targets_that_do
 from gatelm.nn.model import ModelConfig
 from gatelm.presets import model_preset
 
@@ -30,16 +30,6 @@ def test_formats_that_can_express_a_model():
     assert "qwen3" in targets_that_do(config([]))
     untied = config(mixer={"rope": {"partial_factor": 0.5}}, head="untied")
     assert targets_that_do(untied) == ["gatelm", "qwen3_5_text", "qwen3_next"]
-
-
-def test_formats_for_recurrent_layers_and_experts():
-    def targets(tree):
-        return targets_that_do(ModelConfig.parse(tree, "model"))
-
-    assert targets(models.hybrid_tree()) == ["gatelm", "qwen3_5_text", "qwen3_next"]
-    assert targets(models.hybrid_tree(models.moe())) == ["gatelm", "qwen3_next", "qwen3_5_moe_text"]
-    experts = models.gatelm_tree([], layer={"ffn": models.moe(shared=False)})
-    assert targets(experts) == ["gatelm", "qwen3_moe"]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +67,7 @@ def test_an_option_says_why_not_and_what_is_done():
     assert {f.engine for f in options["qwen3_next"].engines} >= {"vLLM", "SGLang", "llama.cpp"}
 
 
-@pytest.mark.parametrize("fact", FACTS, ids=lambda f: f"{f.engine}-{f.format}")
+@pytest.mark.parametrize("fact", facts(), ids=lambda f: f"{f.engine}-{f.format}")
 def test_every_fact_has_a_reason_and_what_was_run_is_what_tests_run(fact):
     assert fact.why
     assert fact.format in (GATELM, *FORMATS)
@@ -87,7 +77,7 @@ def test_every_fact_has_a_reason_and_what_was_run_is_what_tests_run(fact):
 
 
 def test_no_fact_is_said_twice():
-    assert len({(f.engine, f.format) for f in FACTS}) == len(FACTS)
+    assert len({(f.engine, f.format) for f in facts()}) == len(facts())
 
 
 @pytest.mark.parametrize("target", [n for n, f in FORMATS.items() if f.written])

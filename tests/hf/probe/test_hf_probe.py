@@ -341,6 +341,7 @@ def test_the_model_is_left_as_it_was(family, fresh, tokens, kept):
     assert model.config._attn_implementation == before
     assert all(not module._forward_hooks for module in model.modules())
     assert all(not module._forward_pre_hooks for module in model.modules())
+    assert all("forward" not in vars(module) for module in model.modules())
     assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
 
 

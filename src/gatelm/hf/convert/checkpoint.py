@@ -13,12 +13,14 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from gatelm.config import ConfigError, foreign
 from gatelm.hf import load
-from gatelm.hf.convert.formats.fold import gather_order, reorder_heads, rotated_tensors, unfold
+from gatelm.hf.convert.families.registry import recognise
+from gatelm.hf.convert.foreign import check_foreign_config
+from gatelm.hf.convert.formats.fold import unfold
+from gatelm.hf.convert.formats.format import Format
 from gatelm.hf.convert.formats.pieces import State
-from gatelm.hf.convert.formats.read import left_out, read_config, recognise
-from gatelm.hf.convert.formats.rules import FORMATS, Format
+from gatelm.hf.convert.formats.read import read_config
 from gatelm.hf.convert.formats.tensors import shapes, to_ours
-from gatelm.hf.convert.formats.write import CARRIED, format_pieces, rope_keys, write_config
+from gatelm.hf.convert.formats.write import CARRIED, rope_keys
 from gatelm.io.weights import read_weights
 from gatelm.nn.model import ModelConfig
 from gatelm.train.saving.export import is_gatelm_config, parse_config
@@ -42,9 +44,10 @@ FILES = (
 
 @dataclass
 class SourceModel:
-    """A model in our terms. fmt: None for a folder of this package.
+    """A model that was read, in the terms of this package.
 
-    notes: what was done to it on the way in. restored: it came from here, and is as it left.
+    fmt: the format that it was stored in; None for a folder of this package. carried: values of its
+    config that are passed on. notes: the steps of reading.
     """
 
     path: Path
@@ -59,10 +62,12 @@ class SourceModel:
 
     @property
     def family(self) -> str:
+        """The name of the format for readers."""
         return self.fmt.label if self.fmt is not None else "gatelm"
 
     @property
     def dtype(self) -> str:
+        """The name of the dtype of the embedding, and so of most weights."""
         return str(self.state["embedding.weight"].dtype).removeprefix("torch.")
 
 
@@ -121,40 +126,33 @@ def _from_tree(
     fmt = recognise(tree, where)
     if layout is not None and fmt.layout is None:
         raise ConfigError(f"--layout {layout}: {fmt.label} packs no gate, so there is no choice")
-    cfg = read_config(tree, fmt, where)
-    filled = _Filled(tree)
-    plan = format_pieces(cfg, fmt, filled, layout or fmt.layout)
-    tensors = _check_head(tensors, cfg, str(path))
     _check_dtypes(tensors, str(path))
-    state, dropped = to_ours(tensors, plan, left_out(fmt), str(path))
-    notes = [f"left out: {len(dropped)} tensors, such as {dropped[0]}"] if dropped else []
-    if fmt.name == "afmoe" and tree.get("mup_enabled"):
-        notes.append("mup_enabled: the embedding is multiplied by sqrt(hidden_size)")
-        state["embedding.weight"] = state["embedding.weight"] * cfg.hidden_dim**0.5
-    if fmt.name == "lfm3":
-        _gather_rotary(state, cfg, notes)
+    cfg, state, notes = _translated(tree, tensors, fmt, layout or fmt.layout, (where, str(path)))
     source = SourceModel(path, name, fmt, cfg, state, _carried(tree), notes)
     if layout is None:
-        _restore(source, tree)
+        _restore(source)
     return source
 
 
-def _gather_rotary(state: State, cfg: ModelConfig, notes: list[str]) -> None:
-    """LFM3's partial rotary positions leave channels in the middle of a head still, ours at its
-    end."""
-    for index, layer in enumerate(cfg.layers()):
-        rope = layer.attention.rope
-        if rope is None or rope.partial_factor == 1.0:
-            continue
-        order = gather_order(layer, cfg.hidden_dim)
-        for name in rotated_tensors(layer, f"layers.{index}."):
-            state[name] = reorder_heads(state[name], order)
-        note = "proportional rotary positions: channels of q and k reordered"
-        if note not in notes:
-            notes.append(note)
+def _translated(
+    tree: Mapping[str, Any],
+    tensors: State,
+    fmt: Format,
+    layout: str | None,
+    where: tuple[str, str],
+) -> tuple[ModelConfig, State, list[str]]:
+    """Config and weights in our terms, and what was done. where: names of both, for errors."""
+    config_at, weights_at = where
+    check_foreign_config(tree, config_at)
+    cfg = read_config(tree, fmt, config_at)
+    plan = fmt.pieces(cfg, tree, layout)
+    tensors = _one_embedding(tensors, cfg, fmt, weights_at)
+    state, dropped = to_ours(tensors, plan, fmt.left_out, weights_at)
+    notes = [f"left out: {len(dropped)} tensors, such as {dropped[0]}"] if dropped else []
+    return cfg, state, notes + fmt.adjust(state, cfg, tree)
 
 
-def _restore(source: SourceModel, tree: dict[str, Any]) -> None:
+def _restore(source: SourceModel) -> None:
     """Go back to the model that a conversion of ours started from, if the weights still say so."""
     record = source.path / RECORD
     if not record.is_file() or source.fmt is None or not source.fmt.written:
@@ -177,23 +175,27 @@ def _restore(source: SourceModel, tree: dict[str, Any]) -> None:
     source.notes.append(f"restored to the model it was converted from, by {RECORD}")
 
 
-def _check_head(tensors: State, cfg: ModelConfig, where: str) -> State:
-    """The tensors without a head that repeats the embedding; contradictions are refused."""
-    head = tensors.get("lm_head.weight")
+def _one_embedding(tensors: State, cfg: ModelConfig, fmt: Format, where: str) -> State:
+    """The tensors of a tied model without its head, which may be stored in the embedding's place.
+
+    Raises:
+        ConfigError: where config and weights contradict each other.
+    """
+    head_name, name = (f"{fmt.names.root[module]}.weight" for module in ("head", "embedding"))
+    head, embedding = tensors.get(head_name), tensors.get(name)
     if cfg.head == "untied" and head is None:
         raise ConfigError(
-            f"{where}: tie_word_embeddings is false, but lm_head.weight is missing; set it true "
+            f"{where}: tie_word_embeddings is false, but {head_name} is missing; set it true "
             "if the head is the embedding"
         )
     if cfg.head == "untied" or head is None:
         return tensors
-    embedding = tensors.get("model.embed_tokens.weight")
-    if embedding is None or head.shape != embedding.shape or not bool((head == embedding).all()):
+    if embedding is not None and not torch.equal(head, embedding):
         raise ConfigError(
-            f"{where}: tie_word_embeddings is true, but lm_head.weight differs from the "
+            f"{where}: tie_word_embeddings is true, but {head_name} differs from the "
             "embedding; one of them is wrong"
         )
-    return {name: tensor for name, tensor in tensors.items() if name != "lm_head.weight"}
+    return {**{n: t for n, t in tensors.items() if n != head_name}, name: head}
 
 
 def _check_dtypes(tensors: State, where: str) -> None:
@@ -242,37 +244,17 @@ def _from_gguf(path: Path) -> SourceModel:
     tree = {k: v for k, v in model.config.to_dict().items() if v is not None}
     where = str(path)
     fmt = recognise(tree, where)
-    cfg = read_config({k: v for k, v in tree.items() if k != "quantization_config"}, fmt, where)
-    plan = format_pieces(cfg, fmt, _Filled(tree), fmt.layout)
+    tree.pop("quantization_config", None)
     tensors = {name: t.detach().clone() for name, t in model.state_dict().items()}
-    state, _ = to_ours(_check_head(tensors, cfg, where), plan, left_out(fmt), where)
+    cfg, state, notes = _translated(tree, tensors, fmt, fmt.layout, (where, where))
     tokenizer = AutoTokenizer.from_pretrained(
         path.parent, gguf_file=path.name, local_files_only=True
     )
-    note = "dequantised from GGUF to float32"
-    return SourceModel(path, path.stem, fmt, cfg, state, _carried(tree), [note], tokenizer)
+    notes.insert(0, "dequantised from GGUF to float32")
+    return SourceModel(path, path.stem, fmt, cfg, state, _carried(tree), notes, tokenizer)
 
 
 def _carried(tree: Mapping[str, Any]) -> dict[str, Any]:
     inner = tree.get("text_config")
     tree = {**tree, **inner} if isinstance(inner, Mapping) else tree
     return {key: tree[key] for key in CARRIED if tree.get(key) is not None}
-
-
-class _Filled:
-    """Keys of a Qwen3-Next config with the defaults that say which layers are mixtures."""
-
-    def __init__(self, tree: Mapping[str, Any]):
-        self.decoder_sparse_step = int(tree.get("decoder_sparse_step", 1))
-        self.mlp_only_layers = list(tree.get("mlp_only_layers") or ())
-        self.num_experts = int(tree.get("num_experts", 512))
-        self.shared_expert_intermediate_size = int(tree.get("shared_expert_intermediate_size", 512))
-
-
-def tree_of(cfg: ModelConfig, fmt: Format, carried: Mapping[str, Any], dtype: str) -> Any:
-    """A written config and what `format_pieces` asks of it."""
-    tree = write_config(cfg, fmt, carried, dtype)
-    return tree, _Filled(tree)
-
-
-__all__ = ["FORMATS", "RECORD", "SourceModel", "read_source", "tree_of"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,39 +9,39 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 
 from gatelm import __version__
 from gatelm.config import ConfigError
 from gatelm.config.base import nearest
 from gatelm.hf.convert import card, checkpoint, verify
+from gatelm.hf.convert.families.registry import FORMATS, GATELM, targets
 from gatelm.hf.convert.formats.fold import RefusedError, fold
+from gatelm.hf.convert.formats.format import Format
 from gatelm.hf.convert.formats.pieces import State
-from gatelm.hf.convert.formats.rules import FORMATS, Format
 from gatelm.hf.convert.formats.tensors import to_theirs
-from gatelm.hf.convert.formats.write import format_pieces
-from gatelm.hf.convert.planner import GATELM, targets_that_do
+from gatelm.hf.convert.formats.write import write_config
+from gatelm.hf.convert.planner import targets_that_do
+from gatelm.hf.convert.weights import rounded
 from gatelm.io.files import WriteError, write_json, write_text, writing
 from gatelm.io.folders import whole_folder
+from gatelm.io.weights import SHARD_BYTES, write_weights
 from gatelm.nn.gates.upcycle import add_gate
 from gatelm.nn.model import ModelConfig
 from gatelm.train.saving.export import ARCHITECTURE, MODEL_TYPE
 
-TARGETS = (GATELM, *(name for name, fmt in FORMATS.items() if fmt.written))
 DTYPES = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
-SHARD_BYTES = 5 * 10**9
 DEFAULT_CONTEXT_TOKENS = 4096
 
 
 @dataclass(frozen=True)
 class ConvertOptions:
-    """What is asked of a conversion.
+    """The settings of a conversion.
 
-    to: a name of `TARGETS`. layout: how the source's q_proj packs its gate, on purpose. add_gate:
+    to: a name of `targets()`. layout: how the source's q_proj packs its gate, on purpose. add_gate:
     a preset, put in by `how`. dtype: of the written weights; None: the source's.
     """
 
@@ -57,7 +56,7 @@ class ConvertOptions:
 
 @dataclass
 class Result:
-    """What was done. comparison: None without verification."""
+    """What a conversion did. comparison: None without verification."""
 
     folder: Path
     source: str
@@ -103,9 +102,10 @@ def convert(
     if options.add_gate is not None:
         cfg, state = add_gate(cfg, state, options.add_gate, options.how)
         steps.append(f"gate {options.add_gate} added, outputs unchanged ({options.how})")
-    if options.dtype is not None and options.dtype != model.dtype:
-        state = {name: t.to(DTYPES[options.dtype]) for name, t in state.items()}
-        steps.append(f"weights rounded from {model.dtype} to {options.dtype}")
+    if options.dtype is not None:
+        before, state = state, rounded(state, DTYPES[options.dtype])
+        if any(state[name].dtype != tensor.dtype for name, tensor in before.items()):
+            steps.append(f"weights rounded from {model.dtype} to {options.dtype}")
     dtype = options.dtype or model.dtype
     carried = _carried(model, options, steps)
     with whole_folder(folder) as unfinished:
@@ -132,7 +132,7 @@ def write_model(
     steps: list[str],
     shard_bytes: int = SHARD_BYTES,
 ) -> ModelConfig:
-    """Config, weights and the source's tokenizer in a format of `TARGETS`.
+    """Write config, weights and the source's tokenizer in a format of `targets()`.
 
     weights: what is written, in the terms of this package. Returns the config in the format's
     native form; what was done to get there is added to `steps`.
@@ -155,8 +155,8 @@ def write_model(
 
 
 def _check_options(options: ConvertOptions) -> None:
-    if options.to not in TARGETS:
-        raise ConfigError(f"--to {options.to!r}: no such format; {nearest(options.to, TARGETS)}")
+    if options.to not in targets():
+        raise ConfigError(f"--to {options.to!r}: no such format; {nearest(options.to, targets())}")
     if options.dtype is not None and options.dtype not in DTYPES:
         raise ConfigError(f"--dtype {options.dtype!r}: {nearest(options.dtype, DTYPES)}")
 
@@ -215,44 +215,14 @@ def _write_format(
     except RefusedError as refused:
         able = ", ".join(targets_that_do(cfg))
         raise ConfigError(f"{refused}. Formats that can: {able}") from None
-    tree, filled = checkpoint.tree_of(folded.cfg, fmt, carried, dtype)
-    tensors = to_theirs(folded.state, format_pieces(folded.cfg, fmt, filled, fmt.layout))
+    tree = write_config(folded.cfg, fmt, carried, dtype)
+    tensors = to_theirs(folded.state, fmt.pieces(folded.cfg, tree, fmt.layout))
     steps += folded.notes
     if folded.rounding:
         steps.append(f"norm weights changed by at most {folded.rounding:.2g} in rounding")
     write_json(folder / "config.json", tree)
     write_weights(folder, tensors, shard_bytes)
     return folded.cfg
-
-
-def write_weights(folder: Path, state: Mapping[str, torch.Tensor], shard_bytes: int) -> None:
-    """Write safetensors with `format: pt`: one file, or shards with an index."""
-    shards: list[State] = [{}]
-    size = 0
-    for name in sorted(state):
-        tensor = state[name].detach().contiguous()
-        if tensor.untyped_storage().nbytes() != tensor.nbytes:
-            tensor = tensor.clone()
-        if shards[-1] and size + tensor.nbytes > shard_bytes:
-            shards.append({})
-            size = 0
-        shards[-1][name] = tensor
-        size += tensor.nbytes
-    count = len(shards)
-    names = [f"model-{i + 1:05d}-of-{count:05d}.safetensors" for i in range(count)]
-    if count == 1:
-        names = ["model.safetensors"]
-    umask = os.umask(0)
-    os.umask(umask)
-    for name, shard in zip(names, shards, strict=True):
-        save_file(shard, folder / name, metadata={"format": "pt"})
-        # safetensors writes through a private temporary file
-        (folder / name).chmod(0o666 & ~umask)
-    if count > 1:
-        places = {t: name for name, shard in zip(names, shards, strict=True) for t in shard}
-        total = sum(t.nbytes for shard in shards for t in shard.values())
-        index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(places.items()))}
-        write_json(folder / "model.safetensors.index.json", index)
 
 
 def _copy_files(model: checkpoint.SourceModel, folder: Path) -> None:
@@ -315,4 +285,4 @@ def _write_papers(
     write_text(folder / "README.md", text)
 
 
-__all__ = ["DTYPES", "TARGETS", "ConvertOptions", "Result", "WriteError", "convert"]
+__all__ = ["DTYPES", "ConvertOptions", "Result", "WriteError", "convert"]

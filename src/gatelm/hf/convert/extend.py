@@ -11,8 +11,8 @@ from gatelm import __version__
 from gatelm.config import ConfigError
 from gatelm.hf.convert import card, checkpoint
 from gatelm.hf.convert.convert import DTYPES, check_target, write_model
+from gatelm.hf.convert.families.registry import GATELM
 from gatelm.hf.convert.formats.pieces import State
-from gatelm.hf.convert.planner import GATELM
 from gatelm.io.files import write_json, write_text, writing
 from gatelm.io.folders import whole_folder
 from gatelm.longcontext.extend import ExtendRequest, Extension, extend

@@ -21,6 +21,7 @@ from gatelm.analysis.probe.protocol import EMBEDDING, Observer, Probe, TextToken
 from gatelm.config import ConfigError
 from gatelm.data.corpora import CORPORA
 from gatelm.data.errors import DataError
+from gatelm.hf.convert.weights import is_rounded
 from gatelm.hf.load import DTYPES, open_model
 from gatelm.hf.probe.hf_probe import HFProbe
 from gatelm.nn.attention.config import AttentionConfig
@@ -106,13 +107,18 @@ class Outputs:
 
 
 def outputs(where: str | Path, *, dtype: str | None = None, like: Outputs | None = None) -> Outputs:
-    """Run the model at `where` in float32. dtype: round its weights to that first.
+    """Run the model at `where` in float32. dtype: round its weights to that first, by the rule of
+    a conversion.
 
     like: take the tokens of another model's run.
     """
-    probe, tokenizer = open_model(where, device="cpu", dtype=dtype or "float32")
-    # not probe.model.float(), which transformers refuses for models that came from GGUF
-    torch.nn.Module.float(probe.model)  # pyright: ignore[reportAttributeAccessIssue]
+    probe, tokenizer = open_model(where, device="cpu", dtype="float32")
+    if dtype is not None:
+        assert isinstance(probe, (HFProbe, GatelmProbe))
+        with torch.no_grad():
+            for name, tensor in probe.model.state_dict().items():
+                if is_rounded(name):
+                    tensor.copy_(tensor.to(DTYPES[dtype]))
     tokens, text = (like.tokens, like.text) if like is not None else sample_tokens(probe, tokenizer)
     stream = _Stream()
     with torch.no_grad(), _token_by_token(probe):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import nn
@@ -247,7 +246,7 @@ def head_of(model: PreTrainedModel, hidden: Tensor) -> Logits:
 
     def through_forward(states: Tensor) -> Tensor:
         given = torch.zeros(states.shape[:2], dtype=torch.int64, device=states.device)
-        with patch.object(body_of(model), "forward", lambda *a, **k: _Given(states)):
+        with _replaced(body_of(model), states):
             return model(input_ids=given, use_cache=False).logits
 
     def through_head(states: Tensor) -> Tensor:
@@ -267,6 +266,20 @@ def head_of(model: PreTrainedModel, hidden: Tensor) -> Logits:
         if isinstance(found, Tensor) and relative_difference(found, expected) < tolerance:
             return attempt
     return unknown
+
+
+@contextmanager
+def _replaced(body: nn.Module, states: Tensor) -> Iterator[None]:
+    """Let a model's body return these final states, whatever it is given."""
+    own = vars(body).get("forward")  # a wrapper that stands in front of the class's, if any
+    body.forward = lambda *args, **kwargs: _Given(states)
+    try:
+        yield
+    finally:
+        if own is None:
+            del body.forward
+        else:
+            body.forward = own
 
 
 class _Given:

@@ -21,12 +21,15 @@ class Site:
     tensor: the tensor that passes: queries, keys, values, the heads' outputs y, or a whole branch.
     owner: the module that offers the site. doc: what a user reads.
     unreadable: gate inputs that do not exist yet, or not at all, where the site stands.
+    folds_into: the module below a block whose output matrix can absorb a factor at the site; None
+    where the softmax stands between.
     """
 
     tensor: Literal["q", "k", "v", "y", "branch"]
     doc: str
     owner: Literal["mixer", "block"] = "mixer"
     unreadable: tuple[str, ...] = ("lse",)
+    folds_into: str | None = None
 
     @property
     def before_softmax(self) -> bool:
@@ -42,7 +45,11 @@ class Site:
 SITES: dict[str, Site] = {
     "q": Site("q", "queries, right after their projection (B,T,N,H)", unreadable=("lse", "q")),
     "k": Site("k", "keys, right after their projection (B,T,K,H); cached gated"),
-    "v": Site("v", "values, right after their projection (B,T,K,H); cached gated"),
+    "v": Site(
+        "v",
+        "values, right after their projection (B,T,K,H); cached gated",
+        folds_into="attn.o_proj",
+    ),
     "q_rot": Site(
         "q",
         "queries after QK-norm and RoPE (in Gated DeltaNet: at unit length) (B,T,N,H): scales "
@@ -58,13 +65,19 @@ SITES: dict[str, Site] = {
         "output of the heads (of scaled dot-product attention, or of the mixer in its place) "
         "before they are merged (B,T,N,H)",
         unreadable=(),
+        folds_into="attn.o_proj",
     ),
-    "out": Site("branch", "output of W_o, the branch that is added to the residual (B,T,D)"),
+    "out": Site(
+        "branch",
+        "output of W_o, the branch that is added to the residual (B,T,D)",
+        folds_into="attn.o_proj",
+    ),
     "ffn": Site(
         "branch",
         "output of the feed-forward network (B,T,D)",
         owner="block",
         unreadable=("lse", "q"),
+        folds_into="ffn",
     ),
 }
 """Every site, in the order in which a forward passes them."""
@@ -76,6 +89,11 @@ SITE_DOCS = {name: site.doc for name, site in SITES.items()}
 BLOCK_TAPS = ("resid_in", "normed", "resid_mid", "ffn_in", "resid_out")
 BACKEND_TAPS = ("scores", "probs", "lse")
 """Filled only by a backend that materialises them: scores and probs (B,N,T,S), lse (B,T,N)."""
+
+
+def gate_module(site: str) -> str:
+    """The name of the module at a site, below its block."""
+    return f"attn.gates.{site}" if SITES[site].owner == "mixer" else f"gates.{site}"
 
 
 def site_taps(site: str) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from gatelm.nn.attention.config import AttentionConfig
 from gatelm.nn.block import LayerConfig
 from gatelm.nn.gates.gate import ACTIVATIONS, GateConfig, GateInit
 from gatelm.nn.gates.presets import GATE_PRESETS
-from gatelm.nn.gates.sites import SITES
+from gatelm.nn.gates.sites import SITES, gate_module
 from gatelm.nn.init import normal
 from gatelm.nn.model import LayerOverride, ModelConfig
 
@@ -225,14 +225,12 @@ def _scales(modifier: Any) -> bool:
 def _behind(gate: GateConfig, layer: LayerConfig, index: int, where: str) -> list[str]:
     """The weights of the linear map through which the gated tensor passes next."""
     site = SITES[gate.site]
-    if site.before_softmax:
+    if site.folds_into is None:
         raise ConfigError(
             f"{where} acts before the softmax, so no matrix behind it can make up for a score "
             "other than 1; use two_sigmoid"
         )
-    if site.owner == "block":
-        return [f"layers.{index}.ffn.{name}" for name in layer.ffn.output_weights()]
-    if gate.site not in layer.mixer.linear_sites:
+    if site.owner == "mixer" and gate.site not in layer.mixer.linear_sites:
         raise ConfigError(
             f"{where}: what follows it in a layer with mixer.kind {layer.mixer.kind!r} is not "
             "linear, so no matrix behind it can make up for a score other than 1; use two_sigmoid"
@@ -244,10 +242,7 @@ def _behind(gate: GateConfig, layer: LayerConfig, index: int, where: str) -> lis
                     f"{where}: the {other.kind} at 'sdpa' stands between it and W_o and is not "
                     "linear; use two_sigmoid"
                 )
-    names = [f"layers.{index}.attn.o_proj.weight"]
-    if gate.site == "out" and getattr(layer.mixer, "bias", "none") == "all":
-        names.append(f"layers.{index}.attn.o_proj.bias")
-    return names
+    return [f"layers.{index}.{name}" for name in layer.weights_behind(gate.site)]
 
 
 def _gate_state(
@@ -255,10 +250,9 @@ def _gate_state(
 ) -> dict[str, Tensor]:
     """The gate's parameters at their start. Of a low-rank projection only `up` is zero."""
     module = gate.build(layer.site_shape(gate.site, hidden_dim))
-    owner = "" if SITES[gate.site].owner == "block" else "attn."
     out: dict[str, Tensor] = {}
     for name, parameter in module.named_parameters():
-        full = f"layers.{index}.{owner}gates.{gate.site}.{name}"
+        full = f"layers.{index}.{gate_module(gate.site)}.{name}"
         if name.endswith(".down"):
             out[full] = normal(parameter, parameter.shape[1] ** -0.5, 0, full).to(like)
         else:

@@ -6,14 +6,12 @@ Libraries that read Hugging Face folders read it too (`hf.modeling.wrapper` is i
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import tokenizers
-from safetensors.torch import save_file
 from tokenizers.processors import TemplateProcessing
 
 from gatelm.config import ConfigError
@@ -21,7 +19,7 @@ from gatelm.data.errors import DataError
 from gatelm.data.tokenizer import Tokenizer, load_tokenizer
 from gatelm.io.files import write_json, writing
 from gatelm.io.folders import whole_folder
-from gatelm.io.weights import WEIGHTS, read_weights
+from gatelm.io.weights import WEIGHTS, read_weights, write_weights
 from gatelm.nn.count import count
 from gatelm.nn.model import Decoder, ModelConfig
 
@@ -55,7 +53,7 @@ def export_model(
         write_json(
             unfinished / CONFIG, config_tree(model, tokenizer, context_tokens=context_tokens)
         )
-        write_weights(unfinished, model)
+        write_weights(unfinished, model.state_dict())
         if tokenizer is not None:
             write_tokenizer(
                 unfinished,
@@ -144,14 +142,6 @@ def config_tree(
     if context_tokens is not None:
         tree["max_position_embeddings"] = context_tokens
     return tree if tokenizer is None else {**tree, **_special_ids(tokenizer)}
-
-
-def write_weights(folder: Path, model: Decoder) -> None:
-    """Write model.safetensors: every parameter by its name in the model."""
-    weights = {name: t.detach().cpu().contiguous() for name, t in model.state_dict().items()}
-    save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
-    # safetensors writes through a private temporary file; the model is for everyone to read.
-    (folder / WEIGHTS).chmod(0o666 & ~_umask())
 
 
 def write_tokenizer(
@@ -278,9 +268,3 @@ def _read_tokenizer(folder: Path) -> Tokenizer | None:
 def _special_ids(tokenizer: Tokenizer) -> dict[str, int]:
     bos, eos = tokenizer.bos_id, tokenizer.eos_id
     return {"bos_token_id": bos, "eos_token_id": eos, "pad_token_id": eos}
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -1,1 +1,1 @@
-"""Model formats of others: what each can express, and how its config and tensors map to ours."""
+"""What all families share: how configs and tensors are read, refused, folded and written."""

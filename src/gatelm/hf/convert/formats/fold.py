@@ -7,17 +7,16 @@ such form is refused, with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import torch
 
 from gatelm.config import ConfigError
-from gatelm.hf.convert.formats.layers import DELTA_GATE, NATIVE_GATES, compress
+from gatelm.hf.convert.formats.format import Format
+from gatelm.hf.convert.formats.layers import DELTA_GATE, GATE, NATIVE_GATES, SITE, compress
 from gatelm.hf.convert.formats.pieces import State
 from gatelm.hf.convert.formats.refuse import reasons
-from gatelm.hf.convert.formats.rules import Format
-from gatelm.hf.convert.formats.tensors import GATE
 from gatelm.nn.attention.config import AttentionConfig
 from gatelm.nn.block import LayerConfig
 from gatelm.nn.gates.gate import GateConfig
@@ -28,7 +27,7 @@ from gatelm.nn.shapes import Float, Tensor
 
 
 class RefusedError(ConfigError):
-    """A model that a format cannot express: why."""
+    """A format cannot express a model; `reasons` says why, one sentence each."""
 
     def __init__(self, fmt: Format, why: list[str]):
         self.reasons = why
@@ -37,7 +36,10 @@ class RefusedError(ConfigError):
 
 @dataclass
 class Folded:
-    """A model in a format's form. notes: what was done. rounding: of norm weights, at most."""
+    """A model in a format's form.
+
+    notes: the steps that led there. rounding: the largest error of a norm's weight.
+    """
 
     cfg: ModelConfig
     state: State
@@ -45,6 +47,7 @@ class Folded:
     rounding: float = 0.0
 
     def note(self, text: str) -> None:
+        """Remember a step, once."""
         if text not in self.notes:
             self.notes.append(text)
 
@@ -55,7 +58,8 @@ class Folded:
 
 
 def fold(cfg: ModelConfig, state: State, fmt: Format) -> Folded:
-    """The model in the form of `fmt`. state: empty to plan only; never changed.
+    """Bring a model into the form of `fmt`. state: its weights, which stay as they are; empty to
+    plan only.
 
     Raises:
         RefusedError: when it has no such form.
@@ -124,13 +128,12 @@ def _layer(out: Folded, layer: LayerConfig, index: int, fmt: Format, form: str) 
         out.note(
             "layers without a gate: a gate of zeros, whose score is 1/2 everywhere, and W_o doubled"
         )
-        rows = layer.attention.num_heads * (
-            layer.attention.width(out.cfg.hidden_dim) if form == "element" else 1
-        )
+        shape = layer.site_shape(SITE, out.cfg.hidden_dim)
+        rows = shape.num_heads * shape.logit_width(native)
         if out.state:
-            like = out.state[f"{prefix}attn.o_proj.weight"]
+            like = out.state[f"{prefix}attn.qkv.q.weight"]
             out.state[f"{prefix}{GATE}.weight"] = like.new_zeros(rows, out.cfg.hidden_dim)
-        out.edit(f"{prefix}attn.o_proj.weight", _times(2.0))
+        _double_behind(out, layer, prefix)
         return layer.replace(gates=(native,))
     gate = layer.gates[0]
     assert isinstance(gate, GateConfig)
@@ -145,25 +148,29 @@ def _fold_gate(out: Folded, gate: GateConfig, layer: LayerConfig, prefix: str, f
         out.edit(name, _times(2.0))
     if gate.activation == "two_sigmoid":
         out.note("2 sigmoid as sigmoid: W_o doubled")
-        out.edit(f"{prefix}attn.o_proj.weight", _times(2.0))
+        _double_behind(out, layer, prefix)
     if gate.input_dim is not None and gate.input_dim < dim:
         missing = dim - gate.input_dim
         out.note("gate inputs past input_dim: columns of zeros")
         out.edit(name, lambda t: torch.cat((t, t.new_zeros(len(t), missing)), dim=1))
-    scored = layer.site_shape("sdpa", dim).logit_heads(gate)
-    width = layer.attention.width(dim) if gate.granularity == "element" else 1
-    repeats = layer.attention.num_heads // scored
+    shape = layer.site_shape(SITE, dim)
+    scored, width = shape.logit_heads(gate), shape.logit_width(gate)
+    repeats = shape.num_heads // scored
     if repeats > 1:
         out.note("scores shared by heads: gate rows repeated for each head")
         out.edit(
             name, lambda t: t.view(scored, width, -1).repeat_interleave(repeats, 0).flatten(0, 1)
         )
     if gate.granularity == "head" and form == "element":
-        channels = layer.attention.width(dim)
         out.note("a score per head as a score per channel: gate rows repeated")
-        out.edit(name, lambda t: t.repeat_interleave(channels, dim=0))
+        out.edit(name, lambda t: t.repeat_interleave(shape.head_dim, dim=0))
     if gate.compute_dtype == "float32":
         out.note("the gate is computed in the model's dtype there, in float32 here")
+
+
+def _double_behind(out: Folded, layer: LayerConfig, prefix: str) -> None:
+    for name in layer.weights_behind(SITE):
+        out.edit(f"{prefix}{name}", _times(2.0))
 
 
 def _norms(out: Folded, layers: list[LayerConfig], cfg: ModelConfig, fmt: Format) -> None:
@@ -195,7 +202,7 @@ def shift(weight: Tensor, sign: float) -> tuple[Tensor, float]:
 
 
 def norm_weights(cfg: ModelConfig, fmt: Format) -> list[tuple[str, NormConfig, str]]:
-    """Every norm's weight, its config, and how the format stores it.
+    """The name of every norm's weight, the norm's config, and how the format stores the weight.
 
     The output norm of Gated DeltaNet is plain in every format.
     """
@@ -268,6 +275,7 @@ def rotated_tensors(layer: LayerConfig, prefix: str) -> list[str]:
 
 
 def reorder_heads(tensor: Float[Tensor, "R *C"], order: Tensor) -> Float[Tensor, "R *C"]:
+    """Reorder the rows of every head; order: indices into the channels of one head."""
     return tensor.unflatten(0, (-1, len(order)))[:, order].flatten(0, 1)
 
 
@@ -322,16 +330,16 @@ def _narrow(weight: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _unfold_gate(state: State, layer: LayerConfig, prefix: str, form: str, dim: int) -> None:
-    name, out = f"{prefix}{GATE}.weight", f"{prefix}attn.o_proj.weight"
+    name, behind = f"{prefix}{GATE}.weight", layer.weights_behind(SITE)
     if not layer.gates:
         del state[name]
-        state[out] = state[out] / 2.0
+        _halve(state, prefix, behind)
         return
     gate = layer.gates[0]
     assert isinstance(gate, GateConfig)
-    heads = state[name].view(layer.attention.num_heads, -1, state[name].shape[-1])
-    scored = layer.site_shape("sdpa", dim).logit_heads(gate)
-    heads = heads[:: layer.attention.num_heads // scored]
+    shape = layer.site_shape(SITE, dim)
+    heads = state[name].view(shape.num_heads, -1, state[name].shape[-1])
+    heads = heads[:: shape.num_heads // shape.logit_heads(gate)]
     if gate.granularity == "head" and form == "element":
         heads = heads[:, :1]
     rows = heads.flatten(0, 1)
@@ -339,4 +347,9 @@ def _unfold_gate(state: State, layer: LayerConfig, prefix: str, form: str, dim: 
         rows = rows[:, : gate.input_dim]
     state[name] = (rows / 2.0 if gate.activation == "tanh01" else rows).contiguous()
     if gate.activation == "two_sigmoid":
-        state[out] = state[out] / 2.0
+        _halve(state, prefix, behind)
+
+
+def _halve(state: State, prefix: str, names: Iterable[str]) -> None:
+    for name in names:
+        state[f"{prefix}{name}"] = state[f"{prefix}{name}"] / 2.0

@@ -17,6 +17,7 @@ from typing import Literal
 
 import torch
 
+from gatelm.hf.convert.formats.layers import GATE
 from gatelm.hf.convert.formats.pieces import ExpertMatrices, Piece, Same, StackedRows, State
 from gatelm.nn.ffn.moe import MoEConfig
 from gatelm.nn.mixers.delta import GatedDeltaConfig
@@ -32,15 +33,11 @@ def delta_pieces(
     ours, theirs = f"layers.{index}.attn.", f"model.layers.{index}.linear_attn."
     queries, keys, values = mixer.channels(hidden_dim)
     heads, width = mixer.num_heads, mixer.value_width(hidden_dim)
-    q, k, v, gate = (
-        (f"{ours}{name}.weight", rows)
-        for name, rows in (
-            ("q_proj", queries),
-            ("k_proj", keys),
-            ("v_proj", values),
-            ("gates.sdpa.proj.x", values),
-        )
+    q, k, v = (
+        (f"{ours}{letter}_proj.weight", rows)
+        for letter, rows in (("q", queries), ("k", keys), ("v", values))
     )
+    gate = (f"layers.{index}.{GATE}.weight", values)
     beta, decay = ((f"{ours}{name}_proj.weight", heads) for name in ("beta", "decay"))
 
     def rows(name: str, *parts: tuple[str, int]) -> StackedRows:

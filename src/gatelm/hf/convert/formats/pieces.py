@@ -1,4 +1,7 @@
-"""How one or more tensors of ours become one or more of theirs: rows are moved, nothing changes."""
+"""Pieces of the map between the tensors of this package and those of a format.
+
+A piece moves rows from tensors to tensors; no value changes.
+"""
 
 from __future__ import annotations
 
@@ -17,20 +20,21 @@ Shape = tuple[int, ...]
 
 
 class Piece(Protocol):
-    """Some tensors under our names and under theirs."""
+    """Some tensors of this package ("ours"), and the tensors of a format that hold the same rows
+    ("theirs")."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Our tensors."""
+        """The names of our tensors."""
         ...
 
     @property
     def shapes(self) -> dict[str, Shape]:
-        """Their tensors."""
+        """The shape of each of their tensors, by name."""
         ...
 
     def read(self, tensors: Mapping[str, Tensor], where: str) -> State:
-        """Ours of theirs, which have the expected shapes.
+        """Make our tensors of theirs, which have the expected shapes.
 
         Raises:
             ConfigError: for values that cannot be expressed here.
@@ -38,13 +42,13 @@ class Piece(Protocol):
         ...
 
     def write(self, state: Mapping[str, Tensor]) -> State:
-        """Theirs of ours."""
+        """Make their tensors of ours."""
         ...
 
 
 @dataclass(frozen=True)
 class Same:
-    """One tensor under two names."""
+    """A tensor that is the same in both, under two names."""
 
     ours: str
     theirs: str
@@ -67,7 +71,7 @@ class Same:
 
 @dataclass(frozen=True)
 class Packed:
-    """Their one matrix of our query and gate projections."""
+    """One matrix of theirs that holds our query and gate projections."""
 
     query: str
     gate: str
@@ -95,7 +99,7 @@ class Packed:
 
 @dataclass(frozen=True, eq=False)
 class StackedRows:
-    """Their one tensor of the rows of several of ours.
+    """One tensor of theirs that holds the rows of several of ours.
 
     order: their rows as indices into ours, one after the other. shape: theirs, which may have axes
     of size 1 that ours lack.
@@ -130,7 +134,7 @@ class StackedRows:
 
 @dataclass(frozen=True)
 class ExpertMatrices:
-    """Their matrix of each expert, which we keep stacked."""
+    """A matrix of theirs for each expert; ours holds those of all experts."""
 
     ours: str
     theirs: tuple[str, ...]
@@ -153,9 +157,9 @@ class ExpertMatrices:
 
 @dataclass(frozen=True)
 class Inert:
-    """A tensor of theirs that does not change the function: written as zeros.
+    """A tensor of theirs that does not change what the model computes; it is written as zeros.
 
-    silent: the reason it may hold anything when read; None: it must be zeros then, too.
+    silent: why the tensor may hold any values when it is read; None: it must hold zeros.
     """
 
     theirs: str

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeGuard
 
-from gatelm.hf.convert.formats.layers import ACTIVATIONS, DELTA_GATE
-from gatelm.hf.convert.formats.rules import Format
+from gatelm.hf.convert.formats.format import Format
+from gatelm.hf.convert.formats.layers import ACTIVATIONS, DELTA_GATE, SITE
 from gatelm.nn.attention.config import AttentionConfig
 from gatelm.nn.block import LayerConfig
 from gatelm.nn.ffn.config import MoEConfig, SwiGLUConfig
@@ -19,14 +19,14 @@ EXPRESSED = (
     *("kind", "num_heads", "num_kv_heads", "head_dim", "qk_norm", "rope", "window_tokens"),
     *("bias", "scale", "dropout", "backend"),
 )
-"""Settings of attention that formats have a word for; others must be at their defaults."""
+"""Settings of attention that formats have a word for; all others must be at their defaults."""
 
 FOLDABLE = ("sigmoid", "two_sigmoid", "tanh01")
-"""Activations with an exact form as a sigmoid."""
+"""Activations of a gate that can be written exactly as a sigmoid."""
 
 
 def reasons(cfg: ModelConfig, fmt: Format) -> list[str]:
-    """Everything that stands in the way; empty when nothing does."""
+    """Say why a format cannot express a model, one sentence a reason; empty where it can."""
     if not fmt.written:
         return ["this format is read, not written"]
     layers = cfg.layers()
@@ -69,8 +69,8 @@ def _gates(layers: tuple[LayerConfig, ...], fmt: Format) -> Iterator[str]:
             where = f"the {gate.kind} at `{gate.site}`"
             if not usable:
                 yield f"{where}: the format has no gates"
-            elif gate.site != "sdpa" or not isinstance(gate, GateConfig):
-                yield f"{where}: the format has a sigmoid gate at `sdpa` only"
+            elif gate.site != SITE or not isinstance(gate, GateConfig):
+                yield f"{where}: the format has a sigmoid gate at `{SITE}` only"
             else:
                 yield from (f"{where} {why}" for why in _gate(gate))
                 if gate.granularity == "element" and "element" not in usable:
@@ -200,7 +200,7 @@ def _ffns(layers: tuple[LayerConfig, ...], fmt: Format) -> Iterator[str]:
             yield f"mixtures with {has} (ffn.shared), the format's is {fmt.shared_expert}"
         if ffn.shared is not None and ffn.shared.gate != "sigmoid":
             yield "a shared expert without its gate (ffn.shared.gate), which the format has"
-        if ffn.num_experts == 1 and fmt.name == "qwen3_next":
+        if ffn.num_experts == 1 and fmt.one_expert == "dense":
             yield "a mixture of one expert, by which the format's readers mean a dense network"
         if ffn.weights != "normalised" and fmt.experts == "all layers":
             yield "weights of experts that do not sum to 1 (ffn.weights), where the format's do"

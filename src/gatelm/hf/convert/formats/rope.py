@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from gatelm.config import ConfigError
-from gatelm.hf.convert.formats.rules import Format
+from gatelm.hf.convert.formats.format import Format
 from gatelm.nn.positions.rope import RopeConfig, rotary_frequencies
 from gatelm.nn.positions.scaling import (
     DynamicNtkScaling,
@@ -52,7 +52,7 @@ _OPTIONAL = {
     "proportional": ("factor",),
     "default": (),
 }
-"""Keys that a rope_type reads, but for rope_theta and partial_rotary_factor."""
+"""Keys that each rope_type reads beside rope_theta and partial_rotary_factor."""
 
 
 def one_spelling(tree: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def one_spelling(tree: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def read_rope(c: Any, layer_type: str, head_dim: int, fmt: Format, where: str) -> RopeConfig:
-    """A layer's rotary positions, of a config that transformers has filled with its defaults.
+    """Read a layer's rotary positions from a config that transformers has filled with defaults.
 
     Raises:
         ConfigError: for a key or kind that cannot be expressed.
@@ -145,9 +145,8 @@ def write_rope(rope: RopeConfig, head_dim: int, fmt: Format) -> dict[str, Any]:
     if isinstance(scaling, YarnScaling) and scaling.ramp == "rotations":
         scaling = by_frequencies(rope, head_dim)
     parameters = {"rope_theta": base, "rope_type": "default", **_theirs(scaling)}
-    if fmt.name == "lfm3":
-        kinds = ("full_attention", "sliding_attention")
-        return {"rope_parameters": {kind: dict(parameters) for kind in kinds}}
+    if fmt.rope_kinds:
+        return {"rope_parameters": {kind: dict(parameters) for kind in fmt.rope_kinds}}
     tree: dict[str, Any] = {"rope_theta": base}
     if fmt.partial_rotary:
         # readers differ in where they look, and one that finds nothing assumes a quarter
@@ -180,13 +179,13 @@ def by_frequencies(rope: RopeConfig, head_dim: int) -> LongRopeScaling:
 
 
 def _nested(value: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Parameters by layer type; under the empty name where they hold for all."""
+    """Sort rotary parameters by layer type; the empty name stands for all layers."""
     inner = {k: v for k, v in value.items() if isinstance(v, Mapping)}
     return dict(inner) if inner else {"": value}
 
 
 def _kind(parameters: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """With `rope_type` in place of `type`, and today's names."""
+    """Rename `type` to `rope_type`, and older kinds to their names of today."""
     out = dict(parameters)
     old, new = out.pop("type", None), out.get("rope_type")
     if None not in (old, new) and KINDS.get(str(old), old) != KINDS.get(str(new), new):

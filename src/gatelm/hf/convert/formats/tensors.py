@@ -10,6 +10,7 @@ import torch
 
 from gatelm.config import ConfigError
 from gatelm.hf.convert.formats.hybrid import DeltaPacking, delta_pieces, moe_pieces, split_experts
+from gatelm.hf.convert.formats.layers import GATE
 from gatelm.hf.convert.formats.pieces import Packed, Piece, Same, State
 from gatelm.hf.convert.layouts import PackedShape
 from gatelm.nn.ffn.config import MoEConfig
@@ -17,10 +18,7 @@ from gatelm.nn.mixers.delta import GatedDeltaConfig
 from gatelm.nn.model import Decoder, ModelConfig
 from gatelm.nn.shapes import Tensor
 
-GATE = "attn.gates.sdpa.proj.x"
-"""The module, below a block, of the gate that formats know."""
-
-_ATTENTION = {
+ATTENTION = {
     "attn.qkv.q": "self_attn.q_proj",
     "attn.qkv.k": "self_attn.k_proj",
     "attn.qkv.v": "self_attn.v_proj",
@@ -28,7 +26,7 @@ _ATTENTION = {
     "attn.q_norm": "self_attn.q_norm",
     "attn.k_norm": "self_attn.k_norm",
 }
-_MLP = {
+MLP = {
     "ffn.gate_proj": "mlp.gate_proj",
     "ffn.up_proj": "mlp.up_proj",
     "ffn.down_proj": "mlp.down_proj",
@@ -37,7 +35,10 @@ _MLP = {
 
 @dataclass(frozen=True)
 class Names:
-    """Their module of each of ours: outside the blocks, and inside block N ("model.layers.N.")."""
+    """The format's name for each module of this package.
+
+    root: for modules outside the blocks. layer: for those inside block N, below "model.layers.N.".
+    """
 
     layer: Mapping[str, str]
     root: Mapping[str, str] = field(
@@ -51,45 +52,12 @@ class Names:
 
 LLAMA_NAMES = Names(
     {
-        **_ATTENTION,
-        **_MLP,
+        **ATTENTION,
+        **MLP,
         "attn_norm": "input_layernorm",
         "ffn_norm": "post_attention_layernorm",
     }
 )
-AFMOE_NAMES = Names(
-    {
-        **_ATTENTION,
-        **_MLP,
-        GATE: "self_attn.gate_proj",
-        "attn_norm": "input_layernorm",
-        "attn_post_norm": "post_attention_layernorm",
-        "ffn_norm": "pre_mlp_layernorm",
-        "ffn_post_norm": "post_mlp_layernorm",
-    }
-)
-G_PROJ_NAMES = Names({**LLAMA_NAMES.layer, GATE: "self_attn.g_proj"})
-# its module is g_proj, but transformers reads and writes gate_proj
-LFM3_NAMES = Names(
-    {
-        **_ATTENTION,
-        GATE: "self_attn.gate_proj",
-        "ffn.gate_proj": "feed_forward.w1",
-        "ffn.up_proj": "feed_forward.w3",
-        "ffn.down_proj": "feed_forward.w2",
-        "attn_norm": "operator_norm",
-        "attn_post_norm": "post_operator_norm",
-        "ffn_norm": "ffn_norm",
-        "ffn_post_norm": "post_ffn_norm",
-    },
-    {"embedding": "model.embed_tokens", "final_norm": "model.embedding_norm", "head": "lm_head"},
-)
-ONE_EXPERT = {
-    "ffn.gate_proj": "mlp.experts.0.gate_proj",
-    "ffn.up_proj": "mlp.experts.0.up_proj",
-    "ffn.down_proj": "mlp.experts.0.down_proj",
-}
-"""A dense feed-forward network as the one expert of a mixture."""
 
 
 def shapes(cfg: ModelConfig) -> dict[str, tuple[int, ...]]:
@@ -106,7 +74,7 @@ def pieces(
     delta: DeltaPacking | None = None,
     renamed: Callable[[int], Mapping[str, str]] = lambda index: {},
 ) -> list[Piece]:
-    """The map of a whole model.
+    """The pieces that map all tensors of a model.
 
     layout: how q_proj packs the gate; None: the gate is a matrix of its own. delta: how the
     projections of Gated DeltaNet are packed. renamed: modules of one layer that have other names
@@ -155,8 +123,9 @@ def pieces(
 def to_ours(
     tensors: Mapping[str, Tensor], plan: Iterable[Piece], ignored: Iterable[str], where: str
 ) -> tuple[State, list[str]]:
-    """Our state dict of their tensors, and the names of those left out (regular expressions
-    `ignored`).
+    """The state dict of this package of a format's tensors, and the names of those left out.
+
+    ignored: regular expressions of the names that may be left out.
 
     Raises:
         ConfigError: for a tensor that is missing, unknown or of another shape, by its name.
@@ -180,7 +149,7 @@ def to_ours(
 
 
 def to_theirs(state: Mapping[str, Tensor], plan: Iterable[Piece]) -> State:
-    """Their tensors of our state dict."""
+    """A format's tensors of a state dict of this package."""
     out: State = {}
     for piece in plan:
         out |= piece.write(state)
