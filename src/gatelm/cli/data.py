@@ -87,6 +87,8 @@ def _print(done: Preparation, as_json: bool) -> None:
             "status": done.status,
             "fingerprint": manifest.fingerprint,
             "vocab_size": manifest.vocab_size,
+            "left_out": manifest.left_out.tree(),
+            "coverage": manifest.coverage.tree(),
         }
         for name, split in splits.items():
             facts[name] = {
@@ -102,4 +104,9 @@ def _print(done: Preparation, as_json: bool) -> None:
             f"  {name:<10} {split.num_documents:>9,} documents  {split.num_tokens:>13,} tokens  "
             f"{split.text_bytes / max(split.num_tokens, 1):.2f} bytes per token"
         )
+    left_out = manifest.left_out
+    if left_out.blank or left_out.invalid:
+        typer.echo(f"  left out: {left_out.blank:,} blank and {left_out.invalid:,} invalid records")
+    if manifest.coverage.dropped_characters or manifest.coverage.unknown_tokens:
+        typer.echo(f"  {manifest.coverage}")
     typer.echo(f"  vocabulary {manifest.vocab_size:,}   fingerprint {manifest.fingerprint}")

@@ -19,7 +19,7 @@ class BpeTokenizerConfig(Config):
     """Byte-level BPE trained on the training documents."""
 
     kind: Literal["bpe"] = "bpe"
-    vocab_size: int = Field(default=4096, ge=259)
+    vocab_size: int = Field(default=4096, ge=259, le=2**24)
     """Entries asked for, BOS and EOS among them; a small corpus may yield fewer."""
 
 
@@ -47,13 +47,19 @@ class CorpusConfig(Config):
     parquet file, or of a folder of files."""
     tokenizer: TokenizerConfig = BpeTokenizerConfig()
     text_field: str = "text"
-    """The key (jsonl) or column (parquet) that holds the text."""
+    """The key (jsonl) or column (parquet) that holds the text. A parquet file without that column may
+    have `input_ids` instead: lists of ids that the tokenizer made."""
     document_separator: str | None = None
     """Text files are cut into documents here; None: one document a file."""
     extensions: tuple[str, ...] | None = None
     """File name endings read from a folder, such as [py, md]; None: text and code of many kinds."""
     undecodable: Literal["error", "replace"] = "error"
     """What to do with bytes that are not UTF-8: refuse, or put U+FFFD in their place."""
+    invalid: Literal["error", "skip"] = "error"
+    """What to do with records whose text is missing, null or no text: refuse, or skip and count."""
+    max_lost: float = not_identity(0.01, ge=0, le=1)
+    """Largest share of characters that the tokenizer drops, or of tokens that are its unknown one;
+    above zero there is a warning."""
     holdout_every: int = Field(default=20, ge=2)
     """Every n-th document is held out for validation, never trained on."""
     max_documents: int | None = Field(default=None, ge=1)

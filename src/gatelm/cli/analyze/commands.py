@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gatelm.cli.options import BOS, MODEL_HELP, Device, DType
+from gatelm.cli.options import BOS, MODEL_HELP, Device, DType, MaxLost
 from gatelm.cli.output import print_json
 
 
@@ -30,6 +30,7 @@ def analyze(
     seq_len: Annotated[int, typer.Option(min=2, help="Tokens in a row.")] = 512,
     samples: Annotated[int, typer.Option(min=1, help="Rows.")] = 16,
     bos: BOS = "auto",
+    max_lost: MaxLost = 0.01,
     layers: Annotated[
         str | None,
         typer.Option(help='Layers to measure, such as "0,5,-1" or "0:12:2" [default: all].'),
@@ -69,6 +70,7 @@ def analyze(
         layers=layers,
         device=device,
         dtype=dtype,
+        max_lost=max_lost,
         extras=tuple(
             name for name, asked in (("intervene", intervene), ("streaming", streaming)) if asked
         ),

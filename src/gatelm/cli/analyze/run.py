@@ -39,6 +39,7 @@ class AnalyzeOptions:
     layers: str | None = None
     device: str = "auto"
     dtype: str = "float32"
+    max_lost: float = 0.01
     extras: tuple[str, ...] = ()
 
 
@@ -228,9 +229,13 @@ class _Text:
 
     def windows(self, tokenizer: TextTokenizer, probe: Probe) -> Windows:
         """Rows for one model; ids outside its vocabulary are an error."""
+        from dataclasses import replace
+
         from gatelm.analysis.windows import cut_windows
+        from gatelm.hf.probe.tokenizer import checked_coverage
 
         options = self._options
+        coverage = checked_coverage(tokenizer, self.read(), options.max_lost, probe.name)
         windows = cut_windows(
             self.read(),
             tokenizer,
@@ -244,7 +249,7 @@ class _Text:
                 f"{probe.name}: the tokenizer gives id {largest}, but the model has only "
                 f"{probe.vocab_size} tokens: model and tokenizer do not belong together"
             )
-        return windows
+        return replace(windows, bytes_per_token=windows.bytes_per_token * (1 - coverage.dropped))
 
     def long(self, tokenizer: TextTokenizer) -> list[int]:
         """The ids of the longest document."""
