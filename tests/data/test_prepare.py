@@ -300,8 +300,9 @@ def test_a_parquet_of_ids_is_taken_as_it_is(tmp_path):
     assert documents(opened.train, opened.tokenizer) == texts[:2]
     assert documents(opened.validation, opened.tokenizer) == texts[2:]
     assert opened.manifest.train.text_bytes == len("one étwo".encode())
-    with pytest.raises(DataError, match="holds ids of tokens; name the tokenizer.json"):
+    with pytest.raises(DataError, match="holds ids of tokens; name the tokenizer"):
         prepare(corpus(str(tmp_path / "a.parquet"), tokenizer=BpeTokenizerConfig(vocab_size=300)))
-    pyarrow.parquet.write_table(pyarrow.table({"input_ids": [[1, 900]] * 3}), tmp_path / "b.parquet")
+    outside = pyarrow.table({"input_ids": [[1, 900]] * 3})
+    pyarrow.parquet.write_table(outside, tmp_path / "b.parquet")
     with pytest.raises(DataError, match="id 900 is outside the tokenizer's 258 ids"):
         prepare(corpus(str(tmp_path / "b.parquet")))

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from gatelm.cli.options import MODEL_HELP, Device, DType
+from gatelm.cli.output import echo
 
 
 def generate(
@@ -51,8 +52,8 @@ def generate(
         seed=seed,
         write=_write,
     )
-    typer.echo()
+    echo()
 
 
 def _write(text: str) -> None:
-    typer.echo(text, nl=False)
+    echo(text, nl=False)

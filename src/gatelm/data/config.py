@@ -47,8 +47,8 @@ class CorpusConfig(Config):
     parquet file, or of a folder of files."""
     tokenizer: TokenizerConfig = BpeTokenizerConfig()
     text_field: str = "text"
-    """The key (jsonl) or column (parquet) that holds the text. A parquet file without that column may
-    have `input_ids` instead: lists of ids that the tokenizer made."""
+    """The key (jsonl) or column (parquet) that holds the text. A parquet file without that column
+    may have `input_ids` instead: lists of ids that the tokenizer made."""
     document_separator: str | None = None
     """Text files are cut into documents here; None: one document a file."""
     extensions: tuple[str, ...] | None = None

@@ -245,7 +245,8 @@ def _read_parquet(path: Path, cfg: CorpusConfig) -> Iterator[Record]:
                     row += 1
                     fault = f"the column {column!r} holds {batch.schema.types[0]}"
                     fault += " and here null, " if value.as_py() is None else ", "
-                    yield _text_or_ids(value.as_py()), f"{path}, row {row}", f"{fault}not text{_MEND}"
+                    fault += f"not text{_MEND}"
+                    yield _text_or_ids(value.as_py()), f"{path}, row {row}", fault
     except pyarrow.ArrowInvalid as error:
         raise DataError(f"{path}: not a readable parquet file ({error})") from None
 

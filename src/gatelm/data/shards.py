@@ -223,7 +223,7 @@ def read_manifest(folder: Path) -> Manifest:
             f"{folder}: no prepared corpus here ({MANIFEST}: {error.strerror}); "
             "write one with `gatelm data prepare`"
         ) from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise _damaged(folder, f"{MANIFEST} is not valid JSON") from None
     if isinstance(tree, dict) and tree.get("format") != FORMAT:
         raise DataError(

@@ -18,6 +18,8 @@ from gatelm.config import Config
 from gatelm.data.errors import DataError
 
 BOS, EOS = "<|bos|>", "<|eos|>"
+MAX_WORD_BYTES = 256
+"""Longer words are cut while a BPE is trained, whose time is quadratic in their length."""
 _KNOWN_BOS = (BOS, "<s>", "<bos>", "<|begin_of_text|>", "<|endoftext|>", "[BOS]")
 _KNOWN_EOS = (EOS, "</s>", "<eos>", "<|end_of_text|>", "<|endoftext|>", "[EOS]")
 
@@ -45,7 +47,8 @@ class Coverage(Config):
     unknown_tokens: int = 0
 
     def __add__(self, other: Coverage) -> Coverage:
-        return Coverage(**{name: getattr(self, name) + getattr(other, name) for name in self.tree()})
+        added = {name: value + getattr(other, name) for name, value in self.tree().items()}
+        return Coverage(**added)
 
     @property
     def dropped(self) -> float:
@@ -211,7 +214,9 @@ def byte_tokenizer() -> Tokenizer:
 def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     """Byte-level BPE of at most `vocab_size` entries, BOS = 0 and EOS = 1 among them."""
     inner = tokenizers.Tokenizer(models.BPE())
-    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    words = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    pieces = pre_tokenizers.Split(tokenizers.Regex(f".{{{MAX_WORD_BYTES}}}"), "isolated")
+    inner.pre_tokenizer = pre_tokenizers.Sequence([words, pieces])
     inner.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
@@ -220,6 +225,7 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
         show_progress=False,
     )
     inner.train_from_iterator(texts, trainer)
+    inner.pre_tokenizer = words
     return Tokenizer(inner, BOS, EOS)
 
 

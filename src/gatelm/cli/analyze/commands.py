@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gatelm.cli.options import BOS, MODEL_HELP, Device, DType, MaxLost
-from gatelm.cli.output import print_json
+from gatelm.cli.output import echo, print_json
 
 
 def analyze(
@@ -103,12 +103,12 @@ _SHOWN = (
 def _print(results: dict, report: Path) -> None:
     models = results["models"]
     width = max(10, *(len(m["name"][:24]) for m in models)) + 2
-    typer.echo(f"{'':<28}" + "".join(f"{m['name'][:24]:>{width}}" for m in models))
+    echo(f"{'':<28}" + "".join(f"{m['name'][:24]:>{width}}" for m in models))
     for name in _SHOWN:
         values = [m["metrics"].get(name) for m in models]
         if any(value is not None for value in values):
             cells = "".join(
                 f"{'-' if value is None else format(value, '.4g'):>{width}}" for value in values
             )
-            typer.echo(f"{name:<28}{cells}")
-    typer.echo(f"report: {report}")
+            echo(f"{name:<28}{cells}")
+    echo(f"report: {report}")

@@ -51,9 +51,8 @@ def run(
     Raises:
         ConfigError: a model cannot be opened, the text does not fit, or memory would not do.
     """
-    from rich.console import Console
-
     from gatelm.cli.analyze.files import write_results
+    from gatelm.cli.console import Console
     from gatelm.report.model.page import write_analysis
     from gatelm.report.page import slug
 

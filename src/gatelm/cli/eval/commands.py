@@ -21,7 +21,7 @@ from gatelm.cli.eval.recall import table as recall_table
 from gatelm.cli.eval.retrieval import retrieval
 from gatelm.cli.eval.retrieval import table as retrieval_table
 from gatelm.cli.options import BOS, Device, DType, MaxLost, typed
-from gatelm.cli.output import print_json
+from gatelm.cli.output import echo, print_json
 from gatelm.cli.progress import Bars
 
 if TYPE_CHECKING:
@@ -241,7 +241,7 @@ def evaluate(
     if as_json:
         print_json(results, indent=None)
     else:
-        typer.echo("\n".join(_table(results)))
+        echo("\n".join(_table(results)))
 
 
 def _refuse_unused(context: typer.Context, asked: dict[str, bool]) -> None:
