@@ -100,3 +100,19 @@ def test_a_prompt_beyond_the_stated_context_is_told(run_folder, tmp_path):
     told = invoke(str(tmp_path / "short"), *options)
     assert told.exit_code == 0
     assert "the prompt has 16 tokens, but the model states a context of 8" in told.output
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "sentence"),
+    [
+        ("--temperature", "1e-40", "--temperature: a number of at least 0.0001"),
+        ("--temperature", "inf", "--temperature: a number of at least 0.0001"),
+        ("--temperature", "nan", "--temperature: a number of at least 0.0001"),
+        ("--seed", "9" * 60, "Invalid value for '--seed'"),
+        ("--seed", "-1", "Invalid value for '--seed'"),
+    ],
+)
+def test_numbers_beyond_what_sampling_takes(option, value, sentence):
+    result = CliRunner().invoke(app, ["generate", "m", "--prompt", "x", option, value])
+    assert result.exit_code
+    assert sentence in result.output + str(result.exception)

@@ -52,3 +52,9 @@ def test_mistakes_are_one_sentence(tree, sentence):
     with pytest.raises(ConfigError, match=sentence) as caught:
         parse(**tree)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["cache", "source", "prepared"])
+def test_a_path_with_a_nul_is_refused(name):
+    with pytest.raises(ConfigError, match=f"{name}: no path holds a NUL"):
+        TextDataConfig.parse({"source": "x", **{name: "a\0b"}})

@@ -267,3 +267,42 @@ def test_progress_counts_documents_and_bytes(write_corpus):
     last = seen[-1]
     assert (last.num_documents, last.num_bytes) == (45, len("".join(TEXTS)))
     assert last.total_bytes == last.num_bytes
+
+
+def test_a_tokenizer_that_loses_text_is_refused_and_counted(write_corpus, tmp_path):
+    """Capital letters and full stops are dropped by a vocabulary of small letters."""
+    from tokenizers import Tokenizer, models
+
+    letters = {c: n for n, c in enumerate("abcdefghijklmnopqrstuvwxyz ,0123456789\n")}
+    Tokenizer(models.BPE({**letters, "<s>": 99}, [])).save(str(tmp_path / "t.json"))
+    cfg = corpus(write_corpus(TEXTS), tokenizer={"kind": "file", "path": str(tmp_path / "t.json")})
+    with pytest.raises(DataError, match=r"drops 180 of [\d,]+ characters .* raise data.max_lost"):
+        prepare(cfg)
+    with pytest.warns(UserWarning, match="drops 180 of"):
+        done = prepare(cfg.replace(max_lost=0.1))
+    assert done.manifest.coverage.dropped_characters == 180
+
+
+def test_what_is_left_out_is_counted_in_the_manifest(tmp_path):
+    lines = ['{"text": "one"}', '{"text": null}', '{"text": " "}', '{"text": "two"}']
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    done = prepare(corpus(str(tmp_path / "a.jsonl"), invalid="skip"))
+    assert done.manifest.left_out == shards.LeftOut(blank=1, invalid=1)
+
+
+def test_a_parquet_of_ids_is_taken_as_it_is(tmp_path):
+    import pyarrow.parquet
+
+    texts = ["one é", "two", "three"]
+    ids = [[256, *text.encode(), 257] for text in texts]
+    pyarrow.parquet.write_table(pyarrow.table({"input_ids": ids}), tmp_path / "a.parquet")
+    opened = open_prepared(prepare(corpus(str(tmp_path / "a.parquet"))).folder)
+    assert documents(opened.train, opened.tokenizer) == texts[:2]
+    assert documents(opened.validation, opened.tokenizer) == texts[2:]
+    assert opened.manifest.train.text_bytes == len("one étwo".encode())
+    with pytest.raises(DataError, match="holds ids of tokens; name the tokenizer"):
+        prepare(corpus(str(tmp_path / "a.parquet"), tokenizer=BpeTokenizerConfig(vocab_size=300)))
+    outside = pyarrow.table({"input_ids": [[1, 900]] * 3})
+    pyarrow.parquet.write_table(outside, tmp_path / "b.parquet")
+    with pytest.raises(DataError, match="id 900 is outside the tokenizer's 258 ids"):
+        prepare(corpus(str(tmp_path / "b.parquet")))

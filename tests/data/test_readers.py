@@ -76,11 +76,36 @@ def test_parquet(tmp_path):
     path = tmp_path / "a.parquet"
     table = pyarrow.table({"text": ["one", None, "two é", ""], "n": [1, 2, 3, 4]})
     pyarrow.parquet.write_table(table, path)
-    assert read(path) == ["one", "two é"]
+    assert read(path, invalid="skip") == ["one", "two é"]
     with pytest.raises(DataError, match=r"no column 'body' \(it has text, n\)"):
         read(path, text_field="body")
     with pytest.raises(DataError, match="the column 'n' holds int64, not text"):
         read(path, text_field="n")
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_one_policy_for_null_and_blank_in_every_format(tmp_path, kind):
+    texts = ["one", None, "  ", "two", ""]
+    path = tmp_path / f"a.{kind}"
+    if kind == "jsonl":
+        path.write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    else:
+        pyarrow.parquet.write_table(pyarrow.table({"text": texts}), path)
+    with pytest.raises(DataError, match=r"(line|row) 2: .*data.invalid=skip"):
+        read(path)
+    cfg, skipped = CorpusConfig(source=str(path), invalid="skip"), readers.Skipped()
+    documents = read_documents(cfg, corpus_files(cfg), skipped)
+    assert [document.text for document in documents] == ["one", "two"]
+    assert skipped == readers.Skipped(blank=2, invalid=1)
+
+
+def test_every_kind_of_invalid_line_is_skipped_and_counted(tmp_path):
+    lines = ['{"text": "a"}', "{", "[" * 100_000, '{"text": 5}', '{"b": 1}', "9" * 5000]
+    (tmp_path / "a.jsonl").write_text("\n".join([*lines, '{"text": "z"}']))
+    cfg, skipped = CorpusConfig(source=str(tmp_path), invalid="skip"), readers.Skipped()
+    documents = read_documents(cfg, corpus_files(cfg), skipped)
+    assert [document.text for document in documents] == ["a", "z"]
+    assert skipped.invalid == 5
 
 
 def test_a_damaged_parquet_is_one_sentence(tmp_path):

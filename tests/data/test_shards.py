@@ -99,3 +99,10 @@ def test_another_format(prepared):
 def test_no_prepared_corpus(tmp_path):
     with pytest.raises(DataError, match=r"no prepared corpus here .*gatelm data prepare"):
         open_prepared(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"format": ' + "9" * 5000 + "}"])
+def test_a_deep_or_huge_manifest_is_damaged(tmp_path, text):
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(DataError, match="is damaged"):
+        shards.read_manifest(tmp_path)

@@ -1,8 +1,11 @@
+import random
+import time
+
 import pytest
 import tokenizers
 
 from gatelm.data.errors import DataError
-from gatelm.data.tokenizer import byte_tokenizer, load_tokenizer, train_bpe
+from gatelm.data.tokenizer import Coverage, byte_tokenizer, load_tokenizer, train_bpe
 
 TEXTS = [
     "the cat sat on the mat, the cat sat on the hat\n" * 20,
@@ -108,3 +111,64 @@ def test_bad_files_are_one_sentence(tmp_path):
         load_tokenizer(path)
     with pytest.raises(DataError, match="bos '<s>' is not in the vocabulary"):
         load_tokenizer(path, bos="<s>")
+
+
+def lossy(path, unknown=None):
+    """Letters of "the end" and "i" alone; no byte fallback."""
+    pieces = ["i", "t", "h", "e", "n", "d", "the", "end", "th", "en", "<s>"]
+    vocab = {piece: number for number, piece in enumerate([*pieces, *([unknown] * bool(unknown))])}
+    merges = [("t", "h"), ("th", "e"), ("e", "n"), ("en", "d")]
+    inner = tokenizers.Tokenizer(tokenizers.models.BPE(vocab, merges, unk_token=unknown))
+    inner.save(str(path))
+    return load_tokenizer(path)
+
+
+def test_dropped_characters_are_counted(tmp_path):
+    """The library keeps seven of twelve characters of this text."""
+    tokenizer = lossy(tmp_path / "t.json")
+    assert tokenizer.decode(tokenizer.encode("Hi, the end.")).replace(" ", "") == "itheend"
+    found = tokenizer.coverage(["Hi, the end.", "the end"])
+    assert found == Coverage(characters=19, dropped_characters=6, tokens=5)
+    with pytest.raises(DataError, match=r"t.txt: .* drops 6 of 19 characters \(31.58%\)"):
+        found.check(0.3, "t.txt", "data.max_lost")
+    with pytest.warns(UserWarning, match="drops 6 of 19"):
+        found.check(0.4, "t.txt", "data.max_lost")
+
+
+def test_unknown_tokens_are_counted(tmp_path):
+    found = lossy(tmp_path / "t.json", "<unk>").coverage(["Hi, the end."])
+    assert (found.dropped_characters, found.unknown_tokens, found.tokens) == (0, 5, 8)
+    with pytest.raises(DataError, match=r"5 of 8 tokens \(62.50%\) are its unknown token"):
+        found.check(0.5, "t", "--max-lost")
+
+
+@pytest.mark.parametrize("kind", ["wordlevel", "unigram"])
+def test_white_space_between_words_is_not_lost(tmp_path, kind):
+    models = tokenizers.models
+    model = (
+        models.WordLevel({"the": 0, "end": 1, "[UNK]": 2, "<s>": 3}, "[UNK]")
+        if kind == "wordlevel"
+        else models.Unigram([("the", -1.0), ("end", -1.0), ("<unk>", -9.0), ("<s>", -9.0)], 2)
+    )
+    inner = tokenizers.Tokenizer(model)
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    inner.save(str(tmp_path / "t.json"))
+    found = load_tokenizer(tmp_path / "t.json").coverage(["the  end\nthe", "the zz"])
+    assert (found.dropped_characters, found.unknown_tokens, found.tokens) == (0, 1, 5)
+
+
+def test_byte_tokenizers_lose_nothing(bpe):
+    assert bpe.coverage(TEXTS) == byte_tokenizer().coverage(TEXTS) == Coverage()
+
+
+def test_a_long_word_is_learned_in_linear_time():
+    """Twelve times as much text of one word takes about as many times as long."""
+    word = "".join(random.Random(0).choices("abcdefghijklmnopqrstuvwxyz", k=1_200_000))
+    times = []
+    for length in (100_000, 1_200_000):
+        began = time.process_time()
+        trained = train_bpe([word[:length]], 1000)
+        times.append(time.process_time() - began)
+    assert times[1] < 40 * times[0]
+    assert trained.decode(trained.encode(word)) == word
+    assert "Split" not in trained.to_json()

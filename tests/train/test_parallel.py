@@ -128,5 +128,5 @@ def test_buckets_hold_every_trainable_parameter_once_by_dtype():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
 def test_a_device_that_is_not_there_is_one_sentence():
-    with pytest.raises(ConfigError, match="train.device: cuda cannot be used here"), world("cuda"):
+    with pytest.raises(ConfigError, match=r"train.device: cuda cannot be used here"), world("cuda"):
         pass

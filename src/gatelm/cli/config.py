@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from gatelm.cli.options import Json, Overrides
-from gatelm.cli.output import print_json
+from gatelm.cli.output import echo, print_json
 
 app = typer.Typer(help="Show, compare and explain configs.", no_args_is_help=True)
 
@@ -33,8 +33,8 @@ def show(
         return
     width = min(max(len(f"{p}: {_text(v)}") for p, v in leaves.items()), 72)
     for path, value in leaves.items():
-        typer.echo(f"{f'{path}: {_text(value)}':<{width}}  # {sources[path]}")
-    typer.echo(f"# content hash {config.content_hash()}")
+        echo(f"{f'{path}: {_text(value)}':<{width}}  # {sources[path]}")
+    echo(f"# content hash {config.content_hash()}")
 
 
 @app.command()
@@ -62,9 +62,9 @@ def diff(
         print_json(rows)
         return
     for path, a, b in found:
-        typer.echo(f"{path}: {_text(a)} -> {_text(b)}")
+        echo(f"{path}: {_text(a)} -> {_text(b)}")
     if not found:
-        typer.echo("no difference")
+        echo("no difference")
 
 
 @app.command()
@@ -87,9 +87,9 @@ def gates(as_json: Json = False) -> None:
         print_json({"axes": axes, "presets": presets})
         return
     for title, values in {**axes, "presets": presets}.items():
-        typer.echo(title)
+        echo(title)
         for name, text in values.items():
-            typer.echo(f"  {name:<24} {text}".rstrip())
+            echo(f"  {name:<24} {text}".rstrip())
 
 
 def _source(path: str, sources: dict[str, str], taken: tuple[str, ...]) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gatelm.cli.options import SOURCE_HELP, JsonAlone
-from gatelm.cli.output import print_json
+from gatelm.cli.output import echo, print_json
 
 if TYPE_CHECKING:
     from gatelm.hf.convert.planner import Option
@@ -93,10 +93,10 @@ def convert(
         print_json(result.as_dict())
         return
     for step in result.steps:
-        typer.echo(f"  {step}")
+        echo(f"  {step}")
     checked = result.comparison.sentence() if result.comparison else "not verified"
-    typer.echo(f"verified: {checked}" if result.comparison else checked)
-    typer.echo(f"{result.source} -> {result.target}: {result.folder}")
+    echo(f"verified: {checked}" if result.comparison else checked)
+    echo(f"{result.source} -> {result.target}: {result.folder}")
 
 
 def _plan(source: str, layout: str | None, gate: str | None, how: str, as_json: bool) -> None:
@@ -113,10 +113,10 @@ def _plan(source: str, layout: str | None, gate: str | None, how: str, as_json: 
     if as_json:
         print_json([option.as_dict() for option in options])
         return
-    typer.echo(f"{model.name}: {model.family}")
+    echo(f"{model.name}: {model.family}")
     for option in options:
         _print_option(option)
-    typer.echo(
+    echo(
         "\n[run]: loaded and compared by this package's tests. [read]: what the engine's source or "
         "tracker says; not run."
     )
@@ -124,11 +124,11 @@ def _plan(source: str, layout: str | None, gate: str | None, how: str, as_json: 
 
 def _print_option(option: Option) -> None:
     verdict = "can be written" if option.possible else "cannot be written"
-    typer.echo(f"\n{option.format} ({option.label}): {verdict}")
+    echo(f"\n{option.format} ({option.label}): {verdict}")
     for why in option.why_not:
-        typer.echo(f"  - {why}")
+        echo(f"  - {why}")
     for step in option.steps:
-        typer.echo(f"  step: {step}")
+        echo(f"  step: {step}")
     for fact in option.engines:
         origin = f"; {fact.source}" if fact.source else ""
-        typer.echo(f"  {fact.engine:<13} {fact.verdict} [{fact.how}{origin}]: {fact.why}")
+        echo(f"  {fact.engine:<13} {fact.verdict} [{fact.how}{origin}]: {fact.why}")

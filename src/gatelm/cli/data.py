@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gatelm.cli.options import JsonResult, settings
-from gatelm.cli.output import print_json
+from gatelm.cli.output import echo, print_json
 
 if TYPE_CHECKING:
     from gatelm.data.config import CorpusConfig
@@ -48,8 +48,7 @@ def prepare(
 
     A recipe names the result with data.prepared. Preparing the same again finds it done.
     """
-    from rich.console import Console
-
+    from gatelm.cli.console import Console
     from gatelm.cli.progress import Bars, preparing
     from gatelm.data.prepare import prepare as prepare_corpus
 
@@ -87,6 +86,8 @@ def _print(done: Preparation, as_json: bool) -> None:
             "status": done.status,
             "fingerprint": manifest.fingerprint,
             "vocab_size": manifest.vocab_size,
+            "left_out": manifest.left_out.tree(),
+            "coverage": manifest.coverage.tree(),
         }
         for name, split in splits.items():
             facts[name] = {
@@ -96,10 +97,15 @@ def _print(done: Preparation, as_json: bool) -> None:
             }
         print_json(facts, indent=None)
         return
-    typer.echo(f"{done.folder} ({'written' if done.status == 'written' else 'found, up to date'})")
+    echo(f"{done.folder} ({'written' if done.status == 'written' else 'found, up to date'})")
     for name, split in splits.items():
-        typer.echo(
+        echo(
             f"  {name:<10} {split.num_documents:>9,} documents  {split.num_tokens:>13,} tokens  "
             f"{split.text_bytes / max(split.num_tokens, 1):.2f} bytes per token"
         )
-    typer.echo(f"  vocabulary {manifest.vocab_size:,}   fingerprint {manifest.fingerprint}")
+    left_out = manifest.left_out
+    if left_out.blank or left_out.invalid:
+        echo(f"  left out: {left_out.blank:,} blank and {left_out.invalid:,} invalid records")
+    if manifest.coverage.dropped_characters or manifest.coverage.unknown_tokens:
+        echo(f"  {manifest.coverage}")
+    echo(f"  vocabulary {manifest.vocab_size:,}   fingerprint {manifest.fingerprint}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gatelm.cli.options import SOURCE_HELP, JsonAlone, settings, typed
-from gatelm.cli.output import print_json
+from gatelm.cli.output import echo, print_json
 
 if TYPE_CHECKING:
     from gatelm.hf.convert.extend import Extended
@@ -70,8 +70,7 @@ def extend(
     Without --train-tokens nothing is trained: positions are scaled, and `gatelm eval --by-position`
     says what that costs. A Hugging Face folder gets the config that transformers reads.
     """
-    from rich.console import Console
-
+    from gatelm.cli.console import Console
     from gatelm.cli.progress import RunDisplay, say
     from gatelm.config import ConfigError
     from gatelm.hf.convert.extend import Training, extend_model
@@ -116,12 +115,12 @@ def extend(
                 should_stop=stop.requested,
             )
     if result is None:
-        typer.echo("stopped, saved; the same command goes on from there")
+        echo("stopped, saved; the same command goes on from there")
         raise typer.Exit(stop.exit_status)
     if as_json:
         print_json(result.as_dict())
     else:
-        typer.echo(_shown(result))
+        echo(_shown(result))
 
 
 def _shown(result: Extended) -> str:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated
 
 import typer
 
 from gatelm.cli.options import MODEL_HELP, Device, DType, IgnoreUnknown, opening
+from gatelm.cli.output import echo
+
+LEAST_TEMPERATURE = 1e-4
+"""Scores are divided by the temperature, and below this they leave the range of floats."""
 
 
 def generate(
@@ -19,7 +24,9 @@ def generate(
     top_p: Annotated[
         float, typer.Option(help="Draw from the likeliest tokens that sum to this probability.")
     ] = 1.0,
-    seed: Annotated[int, typer.Option(help="The same seed draws the same text.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**64 - 1, help="The same seed draws the same text.")
+    ] = 0,
     greedy: Annotated[
         bool, typer.Option("--greedy", help="Always the likeliest token; nothing is drawn.")
     ] = False,
@@ -33,8 +40,11 @@ def generate(
     """
     from gatelm.config import ConfigError
 
-    if not greedy and not temperature > 0:
-        raise ConfigError("--temperature: must be above 0; --greedy takes the likeliest token")
+    if not greedy and not LEAST_TEMPERATURE <= temperature < math.inf:
+        raise ConfigError(
+            f"--temperature: a number of at least {LEAST_TEMPERATURE:g}; --greedy takes the "
+            "likeliest token"
+        )
     if not 0 < top_p <= 1:
         raise ConfigError("--top-p: a probability above 0, at most 1")
     if prompt == "-":
@@ -51,10 +61,10 @@ def generate(
         sampling=Sampling(None if greedy else temperature, top_p),
         seed=seed,
         write=_write,
-        note=lambda text: typer.echo(f"note: {text}", err=True),
+        note=lambda text: echo(f"note: {text}", err=True),
     )
-    typer.echo()
+    echo()
 
 
 def _write(text: str) -> None:
-    typer.echo(text, nl=False)
+    echo(text, nl=False)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gatelm.cli.options import Json, Overrides
-from gatelm.cli.output import print_json
+from gatelm.cli.output import echo, print_json
 
 if TYPE_CHECKING:
     from gatelm.config import Config
@@ -96,27 +96,27 @@ def _print(facts: dict[str, Any]) -> None:
     from gatelm.cli.progress import duration
 
     for name, value in facts["parameters"].items():
-        typer.echo(f"{'parameters, ' + name:<32} {value:>18,}")
-    typer.echo(f"{'gates, share of all':<32} {facts['gate_share']:>18.4%}")
+        echo(f"{'parameters, ' + name:<32} {value:>18,}")
+    echo(f"{'gates, share of all':<32} {facts['gate_share']:>18.4%}")
     flops = facts["flops_per_token"]
     for name in ("forward", "training"):
         label = f"FLOPs per token, {name}, T={flops['seq_len']}"
-        typer.echo(f"{label:<32} {flops[name]:>18,}")
+        echo(f"{label:<32} {flops[name]:>18,}")
     for dtype, value in facts["kv_bytes_per_token"].items():
-        typer.echo(f"{'cache bytes per token, ' + dtype:<32} {value:>18,}")
+        echo(f"{'cache bytes per token, ' + dtype:<32} {value:>18,}")
     held = facts["cache_bytes"]
     for dtype in ("float32", "bfloat16"):
         label = f"cache bytes, T={held['seq_len']}, {dtype}"
-        typer.echo(f"{label:<32} {held[dtype]:>18,}")
+        echo(f"{label:<32} {held[dtype]:>18,}")
     where = ", ".join(facts["sites"]) or "no site"
-    typer.echo(f"{facts['gated_layers']} of {facts['layers']} layers gated, at {where}")
+    echo(f"{facts['gated_layers']} of {facts['layers']} layers gated, at {where}")
     if training := facts.get("training"):
         chosen = ", chosen for this machine" if training["asked_precision"] == "auto" else ""
         basis = {
             "timed steps": "from a few timed steps",
             "products": "a guess from the speed of matrix products",
         }
-        typer.echo(
+        echo(
             f"training here: {training['precision']}{chosen}, about "
             f"{duration(training['seconds'])} ({basis[training['basis']]})"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import warnings
 from typing import Annotated
 
 import typer
@@ -13,6 +14,7 @@ from gatelm import __version__
 from gatelm.cli import config, convert, data, extend, generate, info, train
 from gatelm.cli.analyze import commands as analyze
 from gatelm.cli.eval import commands as evaluation
+from gatelm.cli.output import echo
 from gatelm.cli.study import commands as study
 
 app = typer.Typer(
@@ -26,7 +28,7 @@ app = typer.Typer(
 
 def _version(asked: bool) -> None:
     if asked:
-        typer.echo(f"gatelm {__version__}")
+        echo(f"gatelm {__version__}")
         raise typer.Exit
 
 
@@ -72,29 +74,34 @@ def main() -> None:
 
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")  # the bars of libraries, read as they load
+    warnings.showwarning = _warned
     try:
         _stop_cleanly()
         _check_arguments(sys.argv)
         app()
     except ConfigError as error:
-        print(f"error: {error}", file=sys.stderr)
+        echo(f"error: {error}", err=True)
         sys.exit(2)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        print(f"error: {where}{error.strerror or error}", file=sys.stderr)
+        echo(f"error: {where}{error.strerror or error}", err=True)
         sys.exit(1)
     except MemoryError as error:
-        print(f"error: too little memory for this{_reason(error)}", file=sys.stderr)
+        echo(f"error: too little memory for this{_reason(error)}", err=True)
         sys.exit(1)
     except (KeyboardInterrupt, _Stopped) as stop:
         number = stop.number if isinstance(stop, _Stopped) else signal.SIGINT
         if signal.Signals(number).name == "SIGHUP":
             leave_terminal()
-        print(f"stopped by {signal.Signals(number).name}", file=sys.stderr)
+        echo(f"stopped by {signal.Signals(number).name}", err=True)
         sys.exit(128 + number)
     except Exception as error:
-        print(_internal(error), file=sys.stderr)
+        echo(_internal(error), err=True)
         sys.exit(INTERNAL_ERROR)
+
+
+def _warned(message: Warning | str, *_: object) -> None:
+    echo(f"warning: {message}", err=True)
 
 
 class _Stopped(BaseException):

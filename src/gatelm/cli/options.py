@@ -35,6 +35,14 @@ MODEL_HELP = (
     "A run or model folder, a Hugging Face folder (config.json and safetensors), a GGUF file, or "
     "an installed package that carries one."
 )
+MaxLost = Annotated[
+    float,
+    typer.Option(
+        min=0,
+        max=1,
+        help="Largest share of characters that the tokenizer drops, or of unknown tokens.",
+    ),
+]
 SOURCE_HELP = (
     "A gatelm run or model folder, a Hugging Face folder, a GGUF file, or an installed package "
     "that carries one."

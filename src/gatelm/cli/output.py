@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from typing import Any
 
 import typer
 
-if TYPE_CHECKING:
-    from rich.console import Console
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]|\r(?!\n)")
+
+
+def printable(text: str) -> str:
+    """The text with control characters as \\xNN, but for tabs and line ends.
+
+    Names in files of others could otherwise move the cursor, retitle the terminal, or worse.
+    """
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
+def echo(text: object = "", *, err: bool = False, nl: bool = True) -> None:
+    """Print a text that may hold names of others, on stdout or stderr."""
+    typer.echo(printable(str(text)), err=err, nl=nl)
 
 
 def print_json(value: Any, *, indent: int | None = 1) -> None:
@@ -17,11 +30,3 @@ def print_json(value: Any, *, indent: int | None = 1) -> None:
     from gatelm.io.files import finite
 
     typer.echo(json.dumps(finite(value), indent=indent, allow_nan=False))
-
-
-def wide_console(columns: int = 100) -> Console:
-    """A console on stdout. Where that is no terminal, tables may be at least `columns` wide."""
-    from rich.console import Console
-
-    console = Console()
-    return console if console.is_terminal else Console(width=max(console.width, columns))

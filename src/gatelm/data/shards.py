@@ -21,7 +21,7 @@ from jaxtyping import Int64
 
 from gatelm.config import Config, ConfigError
 from gatelm.data.errors import DataError
-from gatelm.data.tokenizer import Tokenizer, load_tokenizer
+from gatelm.data.tokenizer import Coverage, Tokenizer, load_tokenizer
 from gatelm.io.files import flush, sha256
 
 FORMAT = 1
@@ -31,6 +31,9 @@ CHECKSUM_LIMIT_BYTES = 2**31
 """Corpora up to this size are checked in full when opened; larger ones by file sizes only."""
 
 Dtype = Literal["uint16", "uint32"]
+
+
+_NO_CONTENT = {"source", "input_key", "fingerprint", "left_out", "coverage"}
 
 
 class FileInfo(Config):
@@ -55,6 +58,13 @@ class SplitInfo(Config):
         return (*self.shards, self.document_starts)
 
 
+class LeftOut(Config):
+    """Numbers of records that are no documents of the corpus."""
+
+    blank: int = 0
+    invalid: int = 0
+
+
 class Manifest(Config):
     """The sidecar: what the folder holds."""
 
@@ -69,12 +79,14 @@ class Manifest(Config):
     tokenizer: FileInfo
     train: SplitInfo
     validation: SplitInfo
+    left_out: LeftOut = LeftOut()
+    coverage: Coverage = Coverage()
     fingerprint: str
     """16 hex digits of the SHA-256 of the content: tokens, documents, tokenizer."""
 
     def compute_fingerprint(self) -> str:
         """The fingerprint of what the manifest lists, but for where it came from."""
-        content = self.model_dump(mode="json", exclude={"source", "input_key", "fingerprint"})
+        content = self.model_dump(mode="json", exclude=_NO_CONTENT)
         canonical = json.dumps(content, sort_keys=True)
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
@@ -211,7 +223,7 @@ def read_manifest(folder: Path) -> Manifest:
             f"{folder}: no prepared corpus here ({MANIFEST}: {error.strerror}); "
             "write one with `gatelm data prepare`"
         ) from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise _damaged(folder, f"{MANIFEST} is not valid JSON") from None
     if isinstance(tree, dict) and tree.get("format") != FORMAT:
         raise DataError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -13,9 +14,12 @@ import tokenizers
 from jaxtyping import Int64
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
+from gatelm.config import Config
 from gatelm.data.errors import DataError
 
 BOS, EOS = "<|bos|>", "<|eos|>"
+MAX_WORD_BYTES = 256
+"""Longer words are cut while a BPE is trained, whose time is quadratic in their length."""
 _KNOWN_BOS = (BOS, "<s>", "<bos>", "<|begin_of_text|>", "<|endoftext|>", "[BOS]")
 _KNOWN_EOS = (EOS, "</s>", "<eos>", "<|end_of_text|>", "<|endoftext|>", "[EOS]")
 
@@ -31,6 +35,90 @@ def _byte_symbols() -> list[str]:
 
 _SYMBOLS = _byte_symbols()
 _BYTES = {symbol: byte for byte, symbol in enumerate(_SYMBOLS)}
+
+
+class Coverage(Config):
+    """How much of a text a tokenizer can express: counts of what it drops or does not know."""
+
+    characters: int = 0
+    """Characters of the text; white space is left out where the tokenizer splits words at it."""
+    dropped_characters: int = 0
+    tokens: int = 0
+    unknown_tokens: int = 0
+
+    def __add__(self, other: Coverage) -> Coverage:
+        added = {name: value + getattr(other, name) for name, value in self.tree().items()}
+        return Coverage(**added)
+
+    @property
+    def dropped(self) -> float:
+        """Share of the characters that no token stands for."""
+        return self.dropped_characters / max(self.characters, 1)
+
+    @property
+    def unknown(self) -> float:
+        """Share of the tokens that are the unknown token."""
+        return self.unknown_tokens / max(self.tokens, 1)
+
+    def __str__(self) -> str:
+        return (
+            f"the tokenizer drops {self.dropped_characters:,} of {self.characters:,} characters "
+            f"({self.dropped:.2%}), and {self.unknown_tokens:,} of {self.tokens:,} tokens "
+            f"({self.unknown:.2%}) are its unknown token"
+        )
+
+    def check(self, limit: float, where: str, setting: str) -> None:
+        """Warn above zero, and refuse above a limit, which `setting` names.
+
+        Raises:
+            DataError: when the share of dropped characters or of unknown tokens is above `limit`.
+        """
+        largest = max(self.dropped, self.unknown)
+        if largest > limit:
+            raise DataError(
+                f"{where}: {self}, more than {limit:g}; use a tokenizer that can express the text, "
+                f"such as one with byte fallback, or raise {setting}"
+            )
+        if largest:
+            warnings.warn(f"{where}: {self}", stacklevel=2)
+
+
+def coverage(inner: tokenizers.Tokenizer, texts: Iterable[str]) -> Coverage:
+    """What a tokenizer of the `tokenizers` library loses of some texts."""
+    if _expresses_every_byte(inner):
+        return Coverage()
+    before = inner.pre_tokenizer
+    splits = before is not None and not any(
+        " " in piece for piece, _ in before.pre_tokenize_str("a b") if piece not in ("a", "b")
+    )
+    unknown = inner.token_to_id(json.loads(inner.to_str())["model"].get("unk_token") or "")
+    if unknown is None:
+        unknown = json.loads(inner.to_str())["model"].get("unk_id")
+    total = Coverage()
+    for text in texts:
+        encoding = inner.encode(text, add_special_tokens=False)
+        # pieces without a token shift the offsets, so their union is a length, not a place
+        covered = np.zeros(len(text) + 1, dtype=np.int64)
+        for start, stop in encoding.offsets:
+            covered[start] += 1
+            covered[stop] -= 1
+        characters = sum(not c.isspace() for c in text) if splits else len(text)
+        kept = int((np.cumsum(covered) > 0).sum())
+        total += Coverage(
+            characters=characters,
+            dropped_characters=max(0, characters - kept),
+            tokens=len(encoding.ids),
+            unknown_tokens=encoding.ids.count(unknown),
+        )
+    return total
+
+
+def _expresses_every_byte(inner: tokenizers.Tokenizer) -> bool:
+    """Whether any text has tokens: byte-level with all 256 symbols, or with byte fallback."""
+    vocab = inner.get_vocab(with_added_tokens=False)
+    if getattr(inner.model, "byte_fallback", False):
+        return all(f"<0x{byte:02X}>" in vocab for byte in range(256))
+    return "ByteLevel" in repr(inner.pre_tokenizer) and all(s in vocab for s in _SYMBOLS)
 
 
 class Tokenizer:
@@ -80,6 +168,10 @@ class Tokenizer:
             return [np.frombuffer(t.encode(), dtype=np.uint8).astype(np.int64) for t in texts]
         encodings = self._inner.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings]
+
+    def coverage(self, texts: Iterable[str]) -> Coverage:
+        """What the tokenizer loses of some texts."""
+        return coverage(self._inner, texts)
 
     def decode(self, ids: Iterable[int | np.integer]) -> str:
         """The text of some ids, special tokens left out."""
@@ -139,7 +231,9 @@ def byte_tokenizer() -> Tokenizer:
 def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     """Byte-level BPE of at most `vocab_size` entries, BOS = 0 and EOS = 1 among them."""
     inner = tokenizers.Tokenizer(models.BPE())
-    inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    words = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    pieces = pre_tokenizers.Split(tokenizers.Regex(f".{{{MAX_WORD_BYTES}}}"), "isolated")
+    inner.pre_tokenizer = pre_tokenizers.Sequence([words, pieces])
     inner.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size,
@@ -148,6 +242,7 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
         show_progress=False,
     )
     inner.train_from_iterator(texts, trainer)
+    inner.pre_tokenizer = words
     return Tokenizer(inner, BOS, EOS)
 
 

@@ -32,7 +32,7 @@ class TextRows:
     seq_len: int
     num_documents: int
     num_bytes: int
-    """UTF-8 bytes of all documents."""
+    """UTF-8 bytes of all documents, those left out that the tokenizer drops."""
     num_tokens: int
     """Tokens of all documents, BOS left out."""
     total_rows: int
@@ -51,6 +51,7 @@ def cut_rows(
     stride: int | None = None,
     bos: Bos = "auto",
     max_tokens: int | None = None,
+    dropped: float = 0.0,
 ) -> TextRows:
     """Documents to rows in which every token is a target once, none across two documents.
 
@@ -60,6 +61,7 @@ def cut_rows(
     Args:
         stride: targets a row, but for the first of a document; a smaller one gives each target at
             least `seq_len - stride` tokens of context where there are so many. None: all that fit.
+        dropped: the share of the text that the tokenizer drops; its bytes do not count.
         max_tokens: about so many targets, from rows spread evenly over the text; None: all.
 
     Raises:
@@ -86,6 +88,7 @@ def cut_rows(
         chosen = [rows[i] for i in evenly(len(rows), wanted)]
     first = chosen[0][0][0]
     named = FirstToken(rule.bos_id, rule.reason, first, tokenizer.display([first])[0])
+    num_bytes = round(num_bytes * (1 - dropped))
     return TextRows(chosen, named, seq_len, num_documents, num_bytes, num_tokens, len(rows))
 
 

@@ -18,7 +18,12 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], align: Sequence[Al
 
 def cell(text: str) -> str:
     """One line that ends no column."""
-    return " ".join(text.split()).replace("|", "\\|")
+    return plain(" ".join(text.split())).replace("|", "\\|")
+
+
+def plain(text: str) -> str:
+    """Text in which no HTML begins."""
+    return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text)
 
 
 def code(text: str) -> str:

@@ -1,5 +1,6 @@
 import inspect
 import json
+import math
 
 import pytest
 import torch
@@ -228,3 +229,27 @@ def test_recall_of_a_run_by_length_and_depth(folder, tmp_path):
     assert "trained on rows of 32" in shown
     refused = run(folder(), "--tasks", "recall")
     assert "is no folder of a run with data.kind associative_recall" in str(refused.exception)
+
+
+def test_bytes_that_the_tokenizer_drops_do_not_count(tmp_path, text):
+    """Spaces, capital letters and punctuation are no tokens of this vocabulary of letters."""
+    from tokenizers import Tokenizer, models
+
+    from gatelm.data.tokenizer import load_tokenizer
+
+    letters = {c: n for n, c in enumerate("abcdefghijklmnopqrstuvwxyz")}
+    Tokenizer(models.BPE({**letters, "<s>": 26}, [])).save(str(tmp_path / "t.json"))
+    model = Decoder(ModelConfig.parse(TREE))
+    init_weights(model, 0)
+    place = str(tmp_path / "model")
+    export_model(tmp_path / "model", model, load_tokenizer(tmp_path / "t.json"), {})
+    for arguments in ([], ["--by-position", "--lengths", "16"]):
+        refused = run(place, "--data", text, *arguments)
+        assert "52 of 204 characters (25.49%)" in str(refused.exception)
+        assert "raise --max-lost" in str(refused.exception)
+    with pytest.warns(UserWarning, match="drops 52 of 204"):
+        done = run(place, "--data", text, "--seq-len", "16", "--max-lost", "0.3", "--json")
+    found = json.loads(done.stdout)["perplexity"]
+    assert found["coverage"]["dropped_characters"] == 52
+    assert found["text_bytes"] == found["text_tokens"] == 152
+    assert found["bits_per_byte"] == pytest.approx(found["loss"] / math.log(2))

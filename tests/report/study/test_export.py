@@ -216,3 +216,20 @@ def test_causal_metrics_are_described():
     assert all(
         "minus that of the model" in describe(name).definition for name in export.CAUSAL_METRICS
     )
+
+
+def test_html_in_titles_claims_and_arms_is_text(study_writer: Writer, tmp_path: Path) -> None:
+    script = "<script>alert(1)</script> p < 0.05"
+
+    def hostile(results):
+        results["title"] = script
+        part = next(iter(results["parts"].values()))
+        part["title"] = part["question"] = part["note"] = script
+        part["claims"] = [f"{script} | x"]
+
+    root = study_writer("mechanism", ["none", "sdpa-head"], (0, 1), edit=hostile)
+    text = export_study(root, tmp_path / "record")[0].read_text()
+    assert "<script" not in text
+    assert "</script" not in text
+    assert "# &lt;script>alert(1)&lt;/script> p < 0.05" in text
+    assert "- Published: &lt;script>" in text

@@ -217,6 +217,34 @@ def test_reused_runs_are_evidence_once(make_results):
     assert apart.reason == "holds at 2 of 2 points"
 
 
+@pytest.mark.parametrize("first", ["own", "second"])
+def test_a_run_counts_once_also_where_a_study_reused_some_of_anothers(make_results, first):
+    """Three seeds of five are no second point; the two that are left settle nothing."""
+    test = {"kind": "compare", "arm": "gate"}
+    losses_of = {"none": [2.0, 2.1, 1.9, 2.05, 1.95], "gate": [1.7, 2.0, 1.85, 1.7, 1.6]}
+
+    def hashed(study, seeds):
+        values = {arm: [v[seed] for seed in seeds] for arm, v in losses_of.items()}
+        results = make_results(losses(**values), study=study)
+        for run in results["runs"]:
+            run["seed"] = seeds[run["seed"]]
+            run["config_hash"] = run["arm"]
+        return results
+
+    whole, part = hashed("own", range(5)), hashed("second", range(3))
+    alone = ask(part, test, studies=["second"])
+    assert alone.verdict == "not reproduced"
+    studies = sorted(["own", "second"], key=lambda name: name != first)
+    found = ask([whole, part], test, studies=studies)
+    assert [e.where for e in found.evidence] == ["own: text"]
+    assert (found.verdict, found.commands) == ("reproduced", ("gatelm study run own",))
+
+    overlapping = hashed("second", range(2, 7 - 2))
+    found = ask([hashed("own", range(4)), overlapping], test, studies=studies)
+    settled = [e.where for e in found.evidence if e.verdict != "no data"]
+    assert settled == ["own: text"]
+
+
 def test_metrics_of_the_run_and_alternatives(make_results):
     values = losses(none=HIGH, gate=LOW)
     values["gate"]["seconds"] = [1.05, 1.06, 1.07]

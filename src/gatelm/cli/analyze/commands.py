@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from gatelm.cli.options import BOS, MODEL_HELP, Device, DType, IgnoreUnknown
-from gatelm.cli.output import print_json
+from gatelm.cli.options import BOS, MODEL_HELP, Device, DType, IgnoreUnknown, MaxLost
+from gatelm.cli.output import echo, print_json
 
 
 def analyze(
@@ -30,6 +30,7 @@ def analyze(
     seq_len: Annotated[int, typer.Option(min=2, help="Tokens in a row.")] = 512,
     samples: Annotated[int, typer.Option(min=1, help="Rows.")] = 16,
     bos: BOS = "auto",
+    max_lost: MaxLost = 0.01,
     layers: Annotated[
         str | None,
         typer.Option(help='Layers to measure, such as "0,5,-1" or "0:12:2" [default: all].'),
@@ -71,6 +72,7 @@ def analyze(
         device=device,
         dtype=dtype,
         unknown_tensors="ignore" if ignore_unknown_tensors else "refuse",
+        max_lost=max_lost,
         extras=tuple(
             name for name, asked in (("intervene", intervene), ("streaming", streaming)) if asked
         ),
@@ -103,12 +105,12 @@ _SHOWN = (
 def _print(results: dict, report: Path) -> None:
     models = results["models"]
     width = max(10, *(len(m["name"][:24]) for m in models)) + 2
-    typer.echo(f"{'':<28}" + "".join(f"{m['name'][:24]:>{width}}" for m in models))
+    echo(f"{'':<28}" + "".join(f"{m['name'][:24]:>{width}}" for m in models))
     for name in _SHOWN:
         values = [m["metrics"].get(name) for m in models]
         if any(value is not None for value in values):
             cells = "".join(
                 f"{'-' if value is None else format(value, '.4g'):>{width}}" for value in values
             )
-            typer.echo(f"{name:<28}{cells}")
-    typer.echo(f"report: {report}")
+            echo(f"{name:<28}{cells}")
+    echo(f"report: {report}")

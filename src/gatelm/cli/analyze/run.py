@@ -40,6 +40,7 @@ class AnalyzeOptions:
     device: str = "auto"
     dtype: str = "float32"
     unknown_tensors: Literal["refuse", "ignore"] = "refuse"
+    max_lost: float = 0.01
     extras: tuple[str, ...] = ()
 
 
@@ -51,9 +52,8 @@ def run(
     Raises:
         ConfigError: a model cannot be opened, the text does not fit, or memory would not do.
     """
-    from rich.console import Console
-
     from gatelm.cli.analyze.files import RESULTS, WRITTEN, write_results
+    from gatelm.cli.console import Console
     from gatelm.io.folders import refuse_foreign
     from gatelm.report.model.page import write_analysis
     from gatelm.report.page import slug
@@ -237,9 +237,13 @@ class _Text:
 
     def windows(self, tokenizer: TextTokenizer, probe: Probe) -> Windows:
         """Rows for one model; ids outside its vocabulary are an error."""
+        from dataclasses import replace
+
         from gatelm.analysis.windows import cut_windows
+        from gatelm.hf.probe.tokenizer import checked_coverage
 
         options = self._options
+        coverage = checked_coverage(tokenizer, self.read(), options.max_lost, probe.name)
         windows = cut_windows(
             self.read(),
             tokenizer,
@@ -253,7 +257,7 @@ class _Text:
                 f"{probe.name}: the tokenizer gives id {largest}, but the model has only "
                 f"{probe.vocab_size} tokens: model and tokenizer do not belong together"
             )
-        return windows
+        return replace(windows, bytes_per_token=windows.bytes_per_token * (1 - coverage.dropped))
 
     def long(self, tokenizer: TextTokenizer) -> list[int]:
         """The ids of the longest document."""

@@ -54,6 +54,7 @@ def by_position(
     stride_tokens: int | None,
     first_tokens: list[int],
     bos: Literal["auto", "always", "never"],
+    max_lost: float,
     chunk_tokens: int,
     place: Opening,
 ) -> dict[str, Any]:
@@ -67,9 +68,11 @@ def by_position(
     from gatelm.eval.long import by_length, long_documents, sliding_windows
     from gatelm.hf.load import open_reader, stated_context
     from gatelm.hf.probe.prefill import prefill_of
+    from gatelm.hf.probe.tokenizer import checked_coverage
 
     texts, which = read_texts(data)
     probe, tokenizer = open_reader(model, **place)
+    coverage = checked_coverage(tokenizer, texts, max_lost, data)
     lengths = lengths or [min(stated_context(model, probe) or UNSTATED_TOKENS, 8192)]
     documents = long_documents(
         texts, tokenizer, num_tokens=lengths[-1], max_documents=max_documents, bos=bos
@@ -80,7 +83,8 @@ def by_position(
         "documents": which,
         "num_documents": len(documents.tokens),
         "long_enough": documents.available,
-        "bytes_per_token": documents.bytes_per_token,
+        "bytes_per_token": documents.bytes_per_token * (1 - coverage.dropped),
+        "coverage": coverage.tree(),
         "first_token": asdict(documents.first),
         "positions_move_with_length": reader.length_dependent,
     }

@@ -20,8 +20,17 @@ from gatelm.cli.eval.recall import recall
 from gatelm.cli.eval.recall import table as recall_table
 from gatelm.cli.eval.retrieval import retrieval
 from gatelm.cli.eval.retrieval import table as retrieval_table
-from gatelm.cli.options import BOS, Device, DType, IgnoreUnknown, Opening, opening, typed
-from gatelm.cli.output import print_json
+from gatelm.cli.options import (
+    BOS,
+    Device,
+    DType,
+    IgnoreUnknown,
+    MaxLost,
+    Opening,
+    opening,
+    typed,
+)
+from gatelm.cli.output import echo, print_json
 from gatelm.cli.progress import Bars
 
 if TYPE_CHECKING:
@@ -41,6 +50,7 @@ USED_BY = {
     "first_tokens": (WINDOW,),
     "chunk_tokens": (BY_POSITION, RETRIEVAL),
     "bos": (PERPLEXITY, BY_POSITION),
+    "max_lost": (PERPLEXITY, BY_POSITION),
     "max_tokens": (PERPLEXITY,),
     "batch_size": (PERPLEXITY, HARNESS),
     "depths": (RETRIEVAL, RECALL),
@@ -130,6 +140,7 @@ def evaluate(
         int, typer.Option(min=1, help="Long texts are read this many tokens at a time.")
     ] = 1024,
     bos: BOS = "auto",
+    max_lost: MaxLost = 0.01,
     max_tokens: Annotated[
         int | None,
         typer.Option(min=1, help="About this many tokens, spread evenly over the text."),
@@ -211,12 +222,13 @@ def evaluate(
             stride_tokens=stride,
             first_tokens=_counts(first_tokens),
             bos=bos,
+            max_lost=max_lost,
             chunk_tokens=chunk_tokens,
             place=place,
         )
     if reads_text:
         results["perplexity"] = _perplexity(
-            model, data or "sotu", seq_len, stride, bos, max_tokens, batch_size, place
+            model, data or "sotu", seq_len, stride, bos, max_lost, max_tokens, batch_size, place
         )
     if retrieval_tasks:
         from gatelm.longcontext.retrieval import RetrievalRequest
@@ -239,7 +251,7 @@ def evaluate(
     if as_json:
         print_json(results, indent=None)
     else:
-        typer.echo("\n".join(_table(results)))
+        echo("\n".join(_table(results)))
 
 
 def _refuse_unused(context: typer.Context, asked: dict[str, bool]) -> None:
@@ -279,6 +291,7 @@ def _perplexity(
     seq_len: int | None,
     stride: int | None,
     bos: Literal["auto", "always", "never"],
+    max_lost: float,
     max_tokens: int | None,
     batch_size: int,
     place: Opening,
@@ -288,9 +301,11 @@ def _perplexity(
     from gatelm.data.holdout import read_texts
     from gatelm.eval.perplexity import cut_rows, perplexity
     from gatelm.hf.load import open_reader, stated_context
+    from gatelm.hf.probe.tokenizer import checked_coverage
 
     texts, which = read_texts(data)
     probe, tokenizer = open_reader(model, **place)
+    coverage = checked_coverage(tokenizer, texts, max_lost, data)
     rows = cut_rows(
         texts,
         tokenizer,
@@ -298,6 +313,7 @@ def _perplexity(
         stride=stride,
         bos=bos,
         max_tokens=max_tokens,
+        dropped=coverage.dropped,
     )
     total = len(rows.rows)
     with Bars() as bars, one_sentence(probe.name):
@@ -311,6 +327,7 @@ def _perplexity(
         "num_documents": rows.num_documents,
         "text_tokens": rows.num_tokens,
         "text_bytes": rows.num_bytes,
+        "coverage": coverage.tree(),
         "seq_len": rows.seq_len,
         "rows": total,
         "first_token": asdict(rows.first),

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gatelm.cli.options import Json
-from gatelm.cli.output import print_json, wide_console
+from gatelm.cli.output import echo, print_json
 
 
 def claims(
@@ -56,6 +56,8 @@ def claims(
     elif markdown:
         from gatelm.report.study.claims import claims_page
 
-        typer.echo(claims_page(findings))
+        echo(claims_page(findings))
     else:
+        from gatelm.cli.console import wide_console
+
         wide_console(120).print(table)

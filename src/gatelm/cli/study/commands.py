@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from gatelm.cli.options import Json, command_again
-from gatelm.cli.output import print_json, wide_console
+from gatelm.cli.output import echo, print_json
 from gatelm.cli.study import claims as claims_command
 from gatelm.cli.study import curves as curves_command
 
@@ -70,8 +70,7 @@ def run(
     May be stopped (Ctrl-C) and started again at any time: finished runs are kept, others go on
     from their last checkpoint.
     """
-    from rich.console import Console
-
+    from gatelm.cli.console import Console
     from gatelm.study.planning.estimate import estimate
     from gatelm.study.planning.plan import plan
     from gatelm.study.planning.plan_table import forecast
@@ -120,8 +119,7 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """List the runs with parameters, FLOPs and time, without training anything."""
-    from rich.console import Console
-
+    from gatelm.cli.console import Console
     from gatelm.study.planning.estimate import estimate
     from gatelm.study.planning.plan import plan as make_plan
     from gatelm.study.planning.plan_table import plan_json, plan_table
@@ -175,7 +173,7 @@ def export(
     from gatelm.report.study.export import export_study
 
     for path in export_study(run_dir, folder):
-        typer.echo(path)
+        echo(path)
 
 
 app.command()(claims_command.claims)
@@ -211,6 +209,8 @@ def _finish(planned: Plan, root: Path, as_json: bool, rebuild: Rebuild) -> Study
     if as_json:
         print_json(results.model_dump())
         return results
+    from gatelm.cli.console import wide_console
+
     console = wide_console()
     console.print(verdicts(results))
     console.print(f"results  {root / 'results.json'}  {root / 'results.csv'}", soft_wrap=True)
@@ -236,13 +236,13 @@ def _tell(outcome: Outcome, planned: Plan, root: Path, command: str, workers: in
     """
     for failed, error in outcome.failed.items():
         where = root / failed.folder / "failure.txt"
-        typer.echo(f"failed: {failed.label}: {error} (see {where})", err=True)
+        echo(f"failed: {failed.label}: {error} (see {where})", err=True)
     left = len(outcome.unfinished) + len(outcome.failed)
     if left:
         why = f"stopped by {outcome.stopped_by.name}, " if outcome.stopped_by else ""
         again = command + (f" --workers {workers}" if workers else "")
         total = len(planned.runs)
-        typer.echo(f"{why}{left} of {total} runs to go; go on with: {again}", err=True)
+        echo(f"{why}{left} of {total} runs to go; go on with: {again}", err=True)
     if outcome.stopped_by:
         raise typer.Exit(128 + outcome.stopped_by)
     if outcome.failed:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gatelm.cli.options import Json
-from gatelm.cli.output import print_json, wide_console
+from gatelm.cli.output import print_json
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -93,6 +93,8 @@ def curves(
     if as_json:
         print_json([_json(*entry) for entry in found])
         return
+    from gatelm.cli.console import wide_console
+
     console = wide_console()
     console.print(_table(found))
     for name, rule in chosen.items():

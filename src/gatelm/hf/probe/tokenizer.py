@@ -2,12 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from gatelm.data.tokenizer import Tokenizer, unused_ids
+from gatelm.analysis.probe.protocol import TextTokenizer
+from gatelm.data.tokenizer import Coverage, Tokenizer, coverage, unused_ids
+
+
+def coverage_of(tokenizer: TextTokenizer, texts: Iterable[str]) -> Coverage:
+    """What a model's tokenizer loses of some texts; tokenizers in Python are not measured."""
+    if isinstance(tokenizer, GatelmTokenizer):
+        return tokenizer.inner.coverage(texts)
+    backend = getattr(getattr(tokenizer, "inner", None), "backend_tokenizer", None)
+    return Coverage() if backend is None else coverage(backend, texts)
+
+
+def checked_coverage(
+    tokenizer: TextTokenizer, texts: Iterable[str], limit: float, where: str
+) -> Coverage:
+    """The same, with a warning above zero.
+
+    Raises:
+        DataError: when more than `limit` is lost; see `Coverage.check`.
+    """
+    found = coverage_of(tokenizer, texts)
+    found.check(limit, where, "--max-lost")
+    return found
 
 
 class HFTokenizer:

@@ -133,12 +133,13 @@ def _along_axis(part: StudyPart, palette: Palette) -> list[Figure]:
 def _blocks(
     study: Study, reading: str, drawn: Mapping[str, Sequence[tuple[Figure, str, str]]]
 ) -> Iterator[str]:
-    yield f"# {study.title}"
-    yield f"{study.results.summary.strip()} {status(study)}.".strip()
+    yield f"# {markdown.cell(study.title)}"
+    yield markdown.plain(f"{study.results.summary.strip()} {status(study)}.".strip())
     yield reading
     for part in study.parts:
-        yield f"## {part.title}"
-        yield from _part(part, [f"![{f.title}]({name}.svg)" for f, name, _ in drawn[part.name]])
+        yield f"## {markdown.cell(part.title)}"
+        figures = [(markdown.plain(f.title), name) for f, name, _ in drawn[part.name]]
+        yield from _part(part, [f"![{title}]({name}.svg)" for title, name in figures])
     findings = check(load_registry(), [study.results])
     if findings:
         yield "## Published statements"
@@ -148,10 +149,10 @@ def _blocks(
 
 def _part(part: StudyPart, pictures: Sequence[str]) -> Iterator[str]:
     """The question and its answer in pictures and primary metrics; the other metrics folded."""
-    yield part.spec.question
+    yield markdown.plain(part.spec.question)
     yield "\n".join(f"- Published: {markdown.cell(claim)}" for claim in part.spec.claims)
-    yield part.spec.note
-    yield "\n".join(f"- {line}" for line in unfinished(part))
+    yield markdown.plain(part.spec.note)
+    yield "\n".join(f"- {markdown.cell(line)}" for line in unfinished(part))
     yield from pictures
     yield _arms(part)
     yield _over_axis(part)

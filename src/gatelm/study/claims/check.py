@@ -29,8 +29,8 @@ from gatelm.study.results.schema import StudyResults
 Names = Callable[[str], Sequence[str]]
 """The names that an arm of the registry may have in a study."""
 
-Runs = frozenset[str]
-"""The hashes of runs."""
+Found = tuple[Point, list[str]]
+"""A point, and its own names of the arms that a claim compares."""
 
 
 @dataclass(frozen=True)
@@ -101,9 +101,13 @@ def _tested(name: str, claim: Claim, registry: Registry, studies: Sequence[Study
     evidence: list[Evidence] = []
     commands: list[str] = []
     missing: list[str] = []
-    seen: set[Runs] = set()
+    parts = [(study, part) for study in fit for part in _parts(claim, registry, study, missing)]
+    fresh = _fresh([part for _, part in parts])
     for study in fit:
-        found = list(_evidence(claim, registry, study, missing, seen))
+        found: list[Evidence] = []
+        for (owner, _), part in zip(parts, fresh, strict=True):
+            if owner is study:
+                found += _evidence(claim, registry, study, part, missing)
         if len(fit) > 1:
             found = [replace(e, where=f"{study.name}: {e.where}") for e in found]
         evidence += found
@@ -124,14 +128,13 @@ def _verdict(evidence: Sequence[Evidence], missing: Sequence[str]) -> tuple[Verd
     return "no data", "" if evidence else "; ".join(dict.fromkeys(missing))
 
 
-def _evidence(
-    claim: Claim, registry: Registry, study: StudyData, missing: list[str], seen: set[Runs]
-) -> Iterator[Evidence]:
-    """What one study says. Runs that an earlier study was asked about already, which this one
-    reused, are no evidence of their own. `missing` and `seen` are added to."""
+def _parts(
+    claim: Claim, registry: Registry, study: StudyData, missing: list[str]
+) -> Iterator[list[Found]]:
+    """The points of each part of a study that the claim is tested on; `missing` is added to."""
     named = study.name in claim.studies
     names_of = partial(registry.names_of, study=study.name)
-    whole: dict[str, list[tuple[Point, list[str]]]] = {}
+    whole: dict[str, list[Found]] = {}
     for point in study.points:
         if not _meant(claim, point, in_any_part=not named):
             continue
@@ -140,33 +143,61 @@ def _evidence(
             missing.append(f"{study.name}, {point.part}: no arm {', '.join(absent)}")
         else:
             whole.setdefault(point.part, []).append((point, arms))
-    for points in whole.values():
-        part = _fresh(_speaking(claim, points), seen)
-        found = (m for m in names(claim.metric) if any(point.has(m) for point, _ in part))
-        metric = next(found, None)
-        if metric is not None or isinstance(claim.test, SurvivalTest):
-            yield from _of_part(claim, names_of, part, metric or "")
+    for part, points in whole.items():
+        speaking = _speaking(claim, points)
+        if speaking:
+            yield speaking
         else:
             known = names(claim.metric)[0]
-            missing.append(f"{study.name}, {points[0][0].part}: no finished run has {known}")
+            missing.append(f"{study.name}, {part}: no finished run has {known}")
 
 
-def _fresh(
-    part: Sequence[tuple[Point, list[str]]], seen: set[Runs]
-) -> list[tuple[Point, list[str]]]:
-    """Points whose runs have not been seen; those of unknown hash are always new."""
-    out = []
-    for point, arms in part:
-        runs = frozenset(run.config_hash for arm in arms for run in point.runs[arm].values())
-        if "" in runs or runs not in seen:
-            out.append((point, arms))
-        seen.add(runs)
-    return out
+def _fresh(parts: Sequence[Sequence[Found]]) -> list[list[Found]]:
+    """The same parts, with each seed's runs in the largest point that has them, and only there.
+
+    Studies reuse runs, and a run that counted twice would be evidence of its own the second time.
+    Points without any run of their own are left out.
+    """
+    found = [(point, arms) for part in parts for point, arms in part]
+    seen: set[tuple[str, int]] = set()
+    kept: dict[int, Found] = {}
+    for point, arms in sorted(found, key=_num_runs, reverse=True):
+        runs = {seed: _identities(point, arms, seed) for seed in _seeds(point, arms)}
+        again = [seed for seed, known in runs.items() if known and known <= seen]
+        seen |= set().union(*runs.values())
+        if len(again) < len(runs):
+            kept[id(point)] = (point.without_seeds(again, arms), arms)
+    return [[kept[id(point)] for point, _ in part if id(point) in kept] for part in parts]
 
 
-def _speaking(
-    claim: Claim, points: Sequence[tuple[Point, list[str]]]
-) -> list[tuple[Point, list[str]]]:
+def _num_runs(found: Found) -> int:
+    point, arms = found
+    return sum(point.planned(arm) for arm in arms)
+
+
+def _seeds(point: Point, arms: Sequence[str]) -> set[int]:
+    return {seed for arm in arms for seed in point.runs[arm]}
+
+
+def _identities(point: Point, arms: Sequence[str], seed: int) -> set[tuple[str, int]]:
+    """The runs of a seed by hash and seed; empty where the hash of one is not known."""
+    runs = [point.runs[arm][seed] for arm in arms if seed in point.runs[arm]]
+    hashes = {run.config_hash for run in runs}
+    return set() if "" in hashes else {(known, seed) for known in hashes}
+
+
+def _evidence(
+    claim: Claim, registry: Registry, study: StudyData, part: Sequence[Found], missing: list[str]
+) -> Iterator[Evidence]:
+    """What one part of a study says."""
+    if not part:
+        return
+    metric = next((m for m in names(claim.metric) if any(p.has(m) for p, _ in part)), "")
+    names_of = partial(registry.names_of, study=study.name)
+    yield from _of_part(claim, names_of, part, metric)
+
+
+def _speaking(claim: Claim, points: Sequence[Found]) -> list[Found]:
     """Points that have a metric of the claim; to survive is a matter of runs, not of grids."""
     if isinstance(claim.test, SurvivalTest):
         return [(point, arms) for point, arms in points if not point.swept]
@@ -175,7 +206,7 @@ def _speaking(
 
 
 def _of_part(
-    claim: Claim, names_of: Names, part: Sequence[tuple[Point, list[str]]], metric: str
+    claim: Claim, names_of: Names, part: Sequence[Found], metric: str
 ) -> Iterator[Evidence]:
     test = claim.test
     if isinstance(test, SurvivalTest):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gatelm.study.claims.registry import WRITTEN
@@ -44,6 +44,19 @@ class Point:
     def coordinate(self, axis: str) -> Any:
         """The value of an axis by the last step of its path; None where there is no such axis."""
         return next((value for path, value in self.axes.items() if _last(path) == axis), None)
+
+    def without_seeds(self, seeds: Collection[int], arms: Collection[str]) -> Point:
+        """The point without the runs that these arms have of these seeds.
+
+        The study's own comparisons included those runs, so they are left out too.
+        """
+        if not seeds:
+            return self
+        runs = {
+            arm: {s: run for s, run in by_seed.items() if arm not in arms or s not in seeds}
+            for arm, by_seed in self.runs.items()
+        }
+        return replace(self, runs=runs, compared={})
 
     def values(self, arm: str, metric: str) -> Values:
         """The metric by seed, of the runs that finished and have it."""
