@@ -99,6 +99,10 @@ def _check_inputs(gate: GateConfig, shape: SiteShape, where: str) -> None:
     if "q" in gate.inputs and "q" in unreadable:
         instead = "y, which is the query there" if gate.site == "q" else "x or y"
         raise ConfigError(f"{where}.inputs: q cannot be read at {gate.site!r}; use {instead}")
+    if "q_rot" in gate.inputs and "q_rot" in unreadable:
+        raise ConfigError(
+            f"{where}.inputs: q_rot cannot be read at {gate.site!r}, which comes before it; use x or y"
+        )
     if gate.needs_lse and ("lse" in unreadable or gate.sharing not in ("per_head", "mean")):
         raise ConfigError(
             f"{where}.inputs: lse is one number per query head, so it goes with site sdpa and "
@@ -109,7 +113,7 @@ def _check_inputs(gate: GateConfig, shape: SiteShape, where: str) -> None:
             raise ConfigError(f"{where}.input_dim: only x and resid can be cut; inputs has neither")
         if gate.input_dim > shape.hidden_dim:
             raise ConfigError(f"{where}.input_dim: {gate.input_dim} of {shape.hidden_dim} channels")
-    if gate.rank is not None and not {"x", "resid", "q", "y"} & set(gate.inputs):
+    if gate.rank is not None and not {"x", "resid", "q", "q_rot", "y"} & set(gate.inputs):
         raise ConfigError(f"{where}.rank: none of the inputs {list(gate.inputs)} has a projection")
 
 

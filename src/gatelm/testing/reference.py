@@ -103,6 +103,7 @@ def _attention_row(
     if mixer.rope is not None:
         q, k = [_rope(mixer.rope, t, docs) for t in q], [_rope(mixer.rope, t, docs) for t in k]
     q = _at_site(cfg, "q_rot", q, params, "attn.gates", sources)
+    sources["q_rot"] = q
     k = _at_site(cfg, "k_rot", k, params, "attn.gates", sources)
     scale = width**-0.5 if mixer.scale is None else mixer.scale
     outputs, lses = [], []
@@ -250,7 +251,7 @@ def _input_logits(
         else:
             matrix = weights["weight"]
         return vector @ matrix[index * width : (index + 1) * width].T
-    listed = heads if name == "y" else sources["q"]
+    listed = heads if name == "y" else sources[name]
     assert isinstance(listed, list)
     share = len(listed) // count
     vector = torch.cat(listed[index * share : (index + 1) * share], dim=-1)

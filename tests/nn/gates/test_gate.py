@@ -68,6 +68,7 @@ def one_at_a_time() -> list[dict]:
     out += [{"inputs": ["x", "y"]}, {"inputs": ["lse", "x", "const"], "granularity": "head"}]
     out += [{"inputs": ["y"], "sharing": s} for s in ("per_kv_group", "shared")]
     out += [{"inputs": ["q"], "sharing": s} for s in ("per_kv_group", "shared", "mean")]
+    out += [{"inputs": ["lse", "q_rot"], "granularity": "head"}]
     out += [{"inputs": ["q"], "granularity": "head"}, {"inputs": ["x", "resid"], "input_dim": 3}]
     out += [
         {"input_dim": 5},
@@ -106,6 +107,7 @@ def is_refused(site: str, axes: dict) -> bool:
     one_head = site in ("out", "ffn")
     return (
         ("lse" in inputs and site != "sdpa")
+        or ("q_rot" in inputs and site in ("q", "k", "v", "q_rot", "ffn"))
         or ("q" in inputs and site in ("q", "ffn"))
         or (one_head and axes.get("sharing", "per_head") != "per_head")
         or (one_head and axes.get("top_k") == {"k": 1})

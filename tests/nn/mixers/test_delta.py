@@ -172,7 +172,7 @@ def test_start_of_the_decays_and_the_convolution() -> None:
     [
         ({"num_heads": 5}, [], "not a multiple of 5 heads"),
         ({"num_key_heads": 3}, [], "cannot be divided among 3 heads of keys"),
-        ({}, ["learned-sink"], "lse is of a softmax"),
+        ({}, ["learned-sink"], "lse is of softmax attention"),
     ],
 )
 def test_what_cannot_work_is_refused(mixer: dict, gates: list, sentence: str) -> None:

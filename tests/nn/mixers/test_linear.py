@@ -80,7 +80,7 @@ def test_every_feature_map_has_a_naive_twin() -> None:
         ({"feature_map": "identity"}, [], "set normaliser to none"),
         ({"feature_map": "sofmax"}, [], "did you mean 'softmax'"),
         ({"rope": {"partial_factor": 1.0}}, [], "cannot turn in pairs"),
-        ({}, ["learned-sink"], "lse is of a softmax"),
+        ({}, ["learned-sink"], "lse is of softmax attention"),
         ({}, ["scores-key"], "has no 'k_rot'; use q or k or v or sdpa or out or ffn"),
     ],
 )

@@ -159,7 +159,7 @@ def test_start_of_the_parameters() -> None:
         ({"num_heads": 5}, [], "not a multiple of 5 heads"),
         ({"num_groups": 3}, [], "cannot be divided among 3 groups"),
         ({"out_norm": {"kind": "layernorm"}}, [], "use rmsnorm or null"),
-        ({}, ["learned-sink"], "lse is of a softmax"),
+        ({}, ["learned-sink"], "lse is of softmax attention"),
         ({}, [{"site": "sdpa", "inputs": ["q"]}], "q is one per group"),
         ({}, ["scores-x"], "has no 'q_rot'"),
     ],

@@ -67,7 +67,7 @@ class Attention(nn.Module):
             cos, sin = context.rotation(rope, width)
             q = rotate(q, cos, sin, rope.pairs)
             k = k if context.cache_unrotated(rope) else rotate(k, cos, sin, rope.pairs)
-        q = self.gates("q_rot", q, sources)
+        q = sources.q_rot = self.gates("q_rot", q, sources)
         k = self.gates("k_rot", k, sources)
         slot = context.slot(self.layer_index, self.pattern)
         k, v = self.qkv.extend(slot, k, v, latent)

@@ -44,6 +44,7 @@ INPUT_DOCS = {
     "x": "the pre-normed input of q/k/v (of the feed-forward network at `ffn`), (B,T,D)",
     "resid": "the raw residual stream, (B,T,D)",
     "q": "each head's own query, after its projection, before norm and RoPE",
+    "q_rot": "each head's own query as it meets the keys, after norm, RoPE and the gate there",
     "y": "the gated tensor itself, each head its own channels",
     "lse": "log-sum-exp of the scaled scores, with coefficient 1 (a learned sink, with const)",
     "const": "no input: a learned parameter",
@@ -197,6 +198,7 @@ class SiteShape:
         vector = cfg.input_dim or self.hidden_dim
         per_head = {
             "q": self.num_query_heads * self.query_dim // heads,
+            "q_rot": self.num_query_heads * self.query_dim // heads,
             "y": self.num_heads * self.head_dim // heads,
         }
         width = self.logit_width(cfg)

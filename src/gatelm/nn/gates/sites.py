@@ -42,18 +42,23 @@ class Site:
         return self.tensor in ("k", "v")
 
 
+_LATER = ("q_rot", "lse")
+"""What exists only after queries and keys have been rotated, or after the softmax."""
+
 SITES: dict[str, Site] = {
-    "q": Site("q", "queries, right after their projection (B,T,N,H)", unreadable=("lse", "q")),
-    "k": Site("k", "keys, right after their projection (B,T,K,H); cached gated"),
+    "q": Site("q", "queries, right after their projection (B,T,N,H)", unreadable=("q", *_LATER)),
+    "k": Site("k", "keys, right after their projection (B,T,K,H); cached gated", unreadable=_LATER),
     "v": Site(
         "v",
         "values, right after their projection (B,T,K,H); cached gated",
+        unreadable=_LATER,
         folds_into="attn.o_proj",
     ),
     "q_rot": Site(
         "q",
         "queries after QK-norm and RoPE (in Gated DeltaNet: at unit length) (B,T,N,H): scales "
         "the scores of a query",
+        unreadable=_LATER,
     ),
     "k_rot": Site(
         "k",
@@ -76,7 +81,7 @@ SITES: dict[str, Site] = {
         "branch",
         "output of the feed-forward network (B,T,D)",
         owner="block",
-        unreadable=("lse", "q"),
+        unreadable=("q", "q_rot", "lse"),
         folds_into="ffn",
     ),
 }
@@ -134,12 +139,14 @@ class Sources:
 
     x: the pre-normed input of the sublayer (B,T,D). resid: the raw residual (B,T,D).
     q: queries after their projection and the gate there, before norm and RoPE (B,T,N,H).
+    q_rot: queries as they meet the keys, after norm, RoPE and the gate there (B,T,N,H).
     lse: log-sum-exp of the scaled scores (B,T,N).
     """
 
     x: Tensor
     resid: Tensor
     q: Tensor | None = None
+    q_rot: Tensor | None = None
     lse: Tensor | None = None
 
 

@@ -63,10 +63,10 @@ class MixerSettings(Config):
 
     def check_gate(self, gate: GateConfig, where: str) -> None:
         """Raises ConfigError for a gate that this mixer, one without a softmax, cannot have."""
-        if gate.needs_lse:
-            kind = type(self).model_fields["kind"].default
+        kind = type(self).model_fields["kind"].default
+        for name in sorted({"lse", "q_rot"} & set(gate.inputs)):
             raise ConfigError(
-                f"{where}.inputs: lse is of a softmax, which a layer with mixer.kind {kind} has not"
+                f"{where}.inputs: {name} is of softmax attention, and mixer.kind is {kind} here"
             )
 
     def site_shape(self, site: str, hidden_dim: int) -> SiteShape:

@@ -14,7 +14,7 @@ import torch
 
 from gatelm.config import ConfigError
 from gatelm.hf.convert.formats.format import Format
-from gatelm.hf.convert.formats.layers import DELTA_GATE, GATE, NATIVE_GATES, SITE, compress
+from gatelm.hf.convert.formats.layers import DELTA_GATE, GATE, NATIVE_GATES, SITE
 from gatelm.hf.convert.formats.pieces import State
 from gatelm.hf.convert.formats.refuse import reasons
 from gatelm.nn.attention.config import AttentionConfig
@@ -23,6 +23,7 @@ from gatelm.nn.gates.gate import GateConfig
 from gatelm.nn.mixers.delta import GatedDeltaConfig
 from gatelm.nn.model import InitConfig, ModelConfig
 from gatelm.nn.norm import NormConfig
+from gatelm.nn.overrides import compress
 from gatelm.nn.shapes import Float, Tensor
 
 

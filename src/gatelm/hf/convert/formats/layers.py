@@ -1,16 +1,15 @@
-"""Layers as configs: the shortest description of many, and the gates that other formats have."""
+"""Layers as configs: the gates that other formats have, and what all layers share."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from gatelm.config import Config
 from gatelm.nn.block import LayerConfig
 from gatelm.nn.ffn.config import MoEConfig, SwiGLUConfig
 from gatelm.nn.gates.gate import GateConfig
 from gatelm.nn.gates.sites import gate_module
-from gatelm.nn.model import LayerOverride, ModelConfig
+from gatelm.nn.model import ModelConfig
 
 F = TypeVar("F", bound=Config)
 
@@ -33,36 +32,6 @@ model's dtype."""
 DELTA_GATE = GateConfig(site=SITE, activation="silu")
 """The gate of Gated DeltaNet in other formats as a config of this package: SiLU, from x, in
 float32."""
-
-
-def compress(layers: Sequence[LayerConfig]) -> tuple[LayerConfig, tuple[LayerOverride, ...]]:
-    """Describe layers by the first one and by what the others change of it."""
-    base = layers[0]
-    groups: dict[str, tuple[dict[str, Any], list[int]]] = {}
-    for index, layer in enumerate(layers):
-        if layer == base:
-            continue
-        changes = _changes(base, layer)
-        groups.setdefault(repr(changes), (changes, []))[1].append(index)
-    overrides = tuple(
-        LayerOverride(layers=tuple(indices), set=changes) for changes, indices in groups.values()
-    )
-    return base, overrides
-
-
-def _changes(base: LayerConfig, layer: LayerConfig) -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    there, here = base.tree(), layer.tree()
-    for name, value in here.items():
-        if value == there[name]:
-            continue
-        if name != "mixer" or value["kind"] != there["mixer"]["kind"]:
-            out[name] = value
-            continue
-        for key in value:
-            if value[key] != there["mixer"][key]:
-                out[f"mixer.{key}"] = value[key]
-    return out
 
 
 def activation_of(layer: LayerConfig) -> str:

@@ -10,7 +10,7 @@ from transformers.utils import logging
 
 from gatelm.config import ConfigError
 from gatelm.hf.convert.formats.format import Format
-from gatelm.hf.convert.formats.layers import ACTIVATIONS, DELTA_GATE, NATIVE_GATES, compress
+from gatelm.hf.convert.formats.layers import ACTIVATIONS, DELTA_GATE, NATIVE_GATES
 from gatelm.hf.convert.formats.rope import ORIGINAL, one_spelling, read_rope
 from gatelm.nn.attention.config import AttentionConfig
 from gatelm.nn.block import LayerConfig
@@ -19,6 +19,7 @@ from gatelm.nn.ffn.moe import SharedExpertConfig
 from gatelm.nn.mixers.delta import GatedDeltaConfig
 from gatelm.nn.model import InitConfig, ModelConfig
 from gatelm.nn.norm import NormConfig
+from gatelm.nn.overrides import compress
 
 _SIZES = """
 vocab_size hidden_size intermediate_size num_hidden_layers num_attention_heads num_key_value_heads
