@@ -25,6 +25,7 @@ MAY_IMPORT = {
     "inference": {"config", "io", "nn", "analysis"},
     "longcontext": {"config", "io", "nn", "analysis", "inference"},
     "data": {"config", "io"},
+    "sinks": {"config", "io", "nn", "analysis"},
     "optim": {"config", "io"},
     "train": {"config", "io", "nn", "presets", "analysis", "longcontext", "data", "optim"},
     "hf": {
@@ -35,6 +36,7 @@ MAY_IMPORT = {
         "analysis",
         "inference",
         "longcontext",
+        "sinks",
         "data",
         "train",
     },

@@ -101,7 +101,7 @@ def _check_inputs(gate: GateConfig, shape: SiteShape, where: str) -> None:
         raise ConfigError(f"{where}.inputs: q cannot be read at {gate.site!r}; use {instead}")
     if "q_rot" in gate.inputs and "q_rot" in unreadable:
         raise ConfigError(
-            f"{where}.inputs: q_rot cannot be read at {gate.site!r}, which comes before it; use x or y"
+            f"{where}.inputs: q_rot cannot be read at {gate.site!r}, which comes before; use x"
         )
     if gate.needs_lse and ("lse" in unreadable or gate.sharing not in ("per_head", "mean")):
         raise ConfigError(
