@@ -67,6 +67,9 @@ class SinkReport:
     shut: tuple[int, ...] = ()
     r2: dict[int, float] = field(default_factory=dict)
     constants: dict[int, SinkConstants] = field(default_factory=dict)
+    bos: Literal["first", "dropped", "as before"] = "as before"
+    """How texts of the converted model begin: with BOS, without the BOS that the original had, or
+    as before."""
 
     @property
     def loss_change(self) -> tuple[float, float]:
@@ -96,6 +99,8 @@ class SinkReport:
             f"{self.after.others:,.0f}",
         ]
         lines += [f"  {what}: {', '.join(map(str, n))}" for what, n in reads.items() if n]
+        if self.bos != "as before":
+            lines.append(f"  BOS is {self.bos}: the tokenizer is changed to do so")
         if self.r2:
             shown = ", ".join(f"{n}: {value:.2f}" for n, value in sorted(self.r2.items()))
             lines.append(f"  R2 of the gates' logits by layer: {shown}")
@@ -111,6 +116,7 @@ class SinkReport:
             "seq_len": self.seq_len,
             "loss_change": change,
             "loss_change_95": half,
+            "bos": self.bos,
             "virtual_layers": list(self.virtual),
             "layers_shut_at_first_token": list(self.shut),
             "r2_by_layer": {str(n): value for n, value in sorted(self.r2.items())},
@@ -148,25 +154,66 @@ def sinks_to_gates(
     """
     model = _model(cfg, state)
     layers = sink_layers(model)
-    fit_rows, check_rows, has_bos = _rows(texts, tokenizer, options)
+    rows = _Rows.cut(texts, tokenizer, options)
     report("measuring the sinks")
-    before = effects(model, check_rows, layers)
+    before = effects(model, rows.check, layers, front=rows.front)
     _check_sink(before)
-    constants = sink_constants(model, fit_rows.split(8), layers)
-    converter = _Converter(cfg, state, constants, fit_rows, options, has_bos, report)
-    rows = (len(fit_rows), len(check_rows))
+    begin = rows.text(rows.fit) if options.form == "gate" else rows.fit
+    constants = sink_constants(model, begin.split(8), layers)
+    converter = _Converter(cfg, state, constants, rows, options, report)
     found: SinkReport | None = None
     for virtual, shut in converter.candidates():
         report(_attempt(virtual, shut, len(layers)))
         new_cfg, new_state, r2 = converter.build(virtual, shut)
-        after = effects(_model(new_cfg, new_state), check_rows, layers)
+        new = _model(new_cfg, new_state)
+        after = effects(new, converter.begun(rows.check), layers, front=converter.front)
         found = SinkReport(
-            options.form, rows, options.seq_len, before, after, virtual, shut, r2, constants
+            options.form,
+            (len(rows.fit), len(rows.check)),
+            options.seq_len,
+            before,
+            after,
+            virtual,
+            shut,
+            r2,
+            constants,
+            bos="first" if converter.front else "dropped" if rows.front else "as before",
         )
         if after.strongest[1].share < SINK_SHARE and found.loss_change[0] <= options.max_loss:
             return new_cfg, new_state, found
     assert found is not None
     raise _refusal(found, options)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows of the original model, to fit on and, of other documents, to check on.
+
+    front: 1 where they begin with BOS. bos_id: of the tokenizer, None without.
+    """
+
+    fit: Int[Tensor, "n T"]
+    check: Int[Tensor, "m T"]
+    front: int
+    bos_id: int | None
+
+    @classmethod
+    def cut(cls, texts: Sequence[str], tokenizer: TextTokenizer, options: SinkOptions) -> _Rows:
+        if len(texts) < 2:
+            half = len(texts[0]) // 2
+            texts = [texts[0][:half], texts[0][half:]]
+        check = [text for index, text in enumerate(texts) if index % 4 == 1]
+        others = [text for index, text in enumerate(texts) if index % 4 != 1]
+        found = [
+            cut_windows(part, tokenizer, seq_len=options.seq_len, samples=samples, bos=options.bos)
+            for part, samples in ((others, options.fit_rows), (check, options.check_rows))
+        ]
+        front = 0 if found[0].first.bos_id is None else 1
+        return cls(found[0].tokens, found[1].tokens, front, tokenizer.bos_id)
+
+    def text(self, rows: Int[Tensor, "n T"]) -> Int[Tensor, "n t"]:
+        """The rows without BOS."""
+        return rows[:, self.front :]
 
 
 class _Converter:
@@ -177,14 +224,13 @@ class _Converter:
         cfg: ModelConfig,
         state: Mapping[str, Tensor],
         constants: Mapping[int, SinkConstants],
-        rows: Int[Tensor, "n T"],
+        rows: _Rows,
         options: SinkOptions,
-        has_bos: bool,
         report: Callable[[str], None],
     ):
         self.cfg, self.state, self.constants = cfg, state, constants
-        self.rows, self.options, self.has_bos = rows, options, has_bos
-        self._report = report
+        self.rows, self.options, self._report = rows, options, report
+        self.front = 1 if options.form == "gate" and rows.bos_id is not None else 0
         self._sums: dict[int, tuple[Sums, Sums, Sums]] | None = None
 
     def candidates(self) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
@@ -193,13 +239,21 @@ class _Converter:
         if self.options.form == "virtual":
             yield layers, ()
             return
-        for count in range(MOST_KEPT_LAYERS + 1):
-            if self.has_bos or count == 0:
+        if self.options.form == "gate":
+            for count in range(MOST_KEPT_LAYERS + 1 if self.front else 1):
                 yield (), layers[:count]
-            if self.options.form == "auto" and count > 0:
-                yield layers[:count], ()
-        if self.options.form == "auto":
-            yield layers, ()
+            return
+        for count in range(MOST_KEPT_LAYERS + 1):
+            yield layers[:count], ()
+        yield layers, ()
+
+    def begun(self, rows: Int[Tensor, "n T"]) -> Int[Tensor, "n t"]:
+        """The rows as the converted model reads them: BOS first in the gate form, else no BOS."""
+        text = self.rows.text(rows)
+        if not self.front:
+            return text
+        assert self.rows.bos_id is not None
+        return torch.cat((text.new_full((len(text), 1), self.rows.bos_id), text), dim=1)
 
     def build(
         self, virtual: tuple[int, ...], shut: tuple[int, ...]
@@ -208,7 +262,7 @@ class _Converter:
         if set(virtual) != set(self.constants):
             if self._sums is None:
                 self._report("fitting gates to the virtual sinks")
-                self._sums = self._collect()
+                self._sums = self._collect(self.begun(self.rows.fit))
             for layer, (train, held_out, first) in self._sums.items():
                 if layer not in virtual:
                     fits[layer] = fit(train, held_out, first if layer in shut else None)
@@ -217,7 +271,7 @@ class _Converter:
         return cfg, state, {n: float(one.r2.mean()) for n, one in fits.items()}
 
     @torch.no_grad()
-    def _collect(self) -> dict[int, tuple[Sums, Sums, Sums]]:
+    def _collect(self, begun: Int[Tensor, "n T"]) -> dict[int, tuple[Sums, Sums, Sums]]:
         """Sums of inputs and logits of the virtual gates: to train on, held out, at the first."""
         model = _model(*rewrite(self.cfg, self.state, self.constants, {}))
         sums = {layer: (Sums(), Sums(), Sums()) for layer in self.constants}
@@ -230,30 +284,14 @@ class _Converter:
             train, held_out, first = sums[layer]
             (held_out if is_held_out else train).add(x.flatten(0, 1), logits.flatten(0, 1))
             shut = torch.full_like(logits[:, 0], PINNED_LOGIT)
-            first.add(x[:, 0], shut, PINNED_WEIGHT / len(self.rows))
+            first.add(x[:, 0], shut, PINNED_WEIGHT / len(begun))
 
         readers = {"normed": inputs.__setitem__, "sdpa_gate": gate}
         with evaluation(model), record(model, readers, layers=list(sums)):
-            for index, rows in enumerate(self.rows.split(4)):
+            for index, rows in enumerate(begun.split(4)):
                 is_held_out = index % 5 == 4
                 model.hidden(rows)
         return sums
-
-
-def _rows(
-    texts: Sequence[str], tokenizer: TextTokenizer, options: SinkOptions
-) -> tuple[Int[Tensor, "n T"], Int[Tensor, "m T"], bool]:
-    """Rows to fit on and rows of other documents to check on; whether all begin with BOS."""
-    if len(texts) < 2:
-        half = len(texts[0]) // 2
-        texts = [texts[0][:half], texts[0][half:]]
-    check = [text for index, text in enumerate(texts) if index % 4 == 1]
-    others = [text for index, text in enumerate(texts) if index % 4 != 1]
-    cut = [
-        cut_windows(part, tokenizer, seq_len=options.seq_len, samples=samples, bos=options.bos)
-        for part, samples in ((others, options.fit_rows), (check, options.check_rows))
-    ]
-    return cut[0].tokens, cut[1].tokens, cut[0].first.bos_id is not None
 
 
 def _model(cfg: ModelConfig, state: Mapping[str, Tensor]) -> Decoder:

@@ -64,8 +64,14 @@ class Effects:
 
 
 @torch.no_grad()
-def effects(model: Decoder, rows: Int[Tensor, "n T"], layers: Iterable[int]) -> Effects:
-    """Measure a model on rows that begin a text; attention in `layers`, in blocks of queries."""
+def effects(
+    model: Decoder, rows: Int[Tensor, "n T"], layers: Iterable[int], *, front: int = 0
+) -> Effects:
+    """Measure a model on rows that begin a text; attention in `layers`, in blocks of queries.
+
+    front: number of tokens before the text, such as 1 for BOS. The losses of the same text are of
+    the same targets whatever stands before it.
+    """
     found, received = Effects(), {layer: torch.zeros(()) for layer in layers}
     queries: dict[int, Tensor] = {}
 
@@ -94,7 +100,7 @@ def effects(model: Decoder, rows: Int[Tensor, "n T"], layers: Iterable[int]) -> 
         for row in rows[:, None]:
             hidden = model.hidden(row)
             losses = target_losses(model, hidden[0, :-1], row[0, 1:])
-            found.losses.append(float(losses[SKIPPED_TOKENS:].double().mean()))
+            found.losses.append(float(losses[SKIPPED_TOKENS + front :].double().mean()))
     for layer, shares in received.items():
         position = int(shares.argmax())
         found.sinks[layer] = Sink(position, float(shares[position]))
