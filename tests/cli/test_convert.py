@@ -1,5 +1,7 @@
 import json
 import re
+import sys
+from pathlib import Path
 
 import pytest
 from typer.main import get_command
@@ -9,9 +11,13 @@ from gatelm.cli import main as main_module
 from gatelm.cli.main import app
 from gatelm.data.tokenizer import byte_tokenizer
 from gatelm.hf.convert.families.registry import targets
+from gatelm.hf.load import open_model
 from gatelm.nn.init import init_weights
 from gatelm.nn.model import Decoder, ModelConfig
 from gatelm.train.saving.export import export_model, load_model
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "sinks"))
+from planted import planted, some_texts
 
 TREE = {
     "vocab_size": 258,
@@ -101,3 +107,46 @@ def test_the_help_names_every_format():
     command = get_command(app).commands["convert"]
     listed = next(option for option in command.params if option.name == "to").help
     assert {re.sub(r"\W", "", word) for word in listed.split()} >= set(targets())
+
+
+@pytest.mark.parametrize("form", ["virtual", "auto"])
+def test_sinks_become_gates_in_one_command(tmp_path, form):
+    model = planted()
+    export_model(tmp_path / "sink", model, byte_tokenizer(), {})
+    for number, text in enumerate(some_texts(16, 700)):
+        (tmp_path / f"{number}.txt").write_text(text)
+    options = ["--sinks-to-gates", str(tmp_path), "--form", form, "--row-tokens", "160"]
+    done = CliRunner().invoke(
+        app, ["convert", str(tmp_path / "sink"), str(tmp_path / "gates"), *options]
+    )
+    assert done.exit_code == 0, done.output + str(done.exception)
+    assert "strongest sink" in done.stdout
+    assert "BOS is dropped" in done.stdout
+    measured = json.loads((tmp_path / "gates" / "sinks.json").read_text())
+    assert measured["after"]["strongest_sink"]["share"] < 0.1
+    probe, tokenizer = open_model(tmp_path / "gates", device="cpu")
+    assert not tokenizer.adds_bos
+    assert probe.gate_sites[0] == ("sdpa",)
+    shown = CliRunner().invoke(
+        app, ["generate", str(tmp_path / "gates"), "--prompt", "abc", "--greedy"]
+    )
+    assert shown.exit_code == 0
+    assert shown.stdout.startswith("abc")
+
+
+def test_sinks_that_cannot_become_gates_leave_what_was_measured(tmp_path):
+    export_model(tmp_path / "sink", planted(), byte_tokenizer(), {})
+    for number, text in enumerate(some_texts(16, 700)):
+        (tmp_path / f"{number}.txt").write_text(text)
+    options = ["--sinks-to-gates", str(tmp_path), "--form", "gate", "--row-tokens", "160"]
+    done = CliRunner().invoke(
+        app, ["convert", str(tmp_path / "sink"), str(tmp_path / "gates"), *options]
+    )
+    assert "a sink is reborn at position 0" in str(done.exception)
+    assert not (tmp_path / "gates").exists()
+    assert json.loads((tmp_path / "gates-sinks.json").read_text())["form"] == "gate"
+    refused = CliRunner().invoke(
+        app,
+        ["convert", str(tmp_path / "sink"), str(tmp_path / "no"), *options, "--to", "llama"],
+    )
+    assert "leave out --to and --add-gate" in str(refused.exception)

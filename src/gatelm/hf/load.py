@@ -47,6 +47,7 @@ from gatelm.train.saving.export import (
     TOKENIZER_CONFIG,
     is_gatelm_config,
     load_model,
+    read_tokenizer,
 )
 
 DTYPES = {
@@ -138,6 +139,17 @@ def open_reader(
     return probe, tokenizer
 
 
+def open_tokenizer(path: Path) -> TextTokenizer | None:
+    """The tokenizer of a model folder, of this package or of transformers; None without one."""
+    tree = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    if is_gatelm_config(tree):
+        inner = read_tokenizer(path)
+        if inner is None:
+            return None
+        return GatelmTokenizer(inner, adds_bos=_adds_bos(path, inner.bos_id))
+    return _tokenizer(path)
+
+
 def stated_context(where: str | Path, probe: Probe) -> int | None:
     """The tokens of context that an opened model's config states, if it does."""
     if isinstance(probe, HFProbe):
@@ -183,13 +195,10 @@ def _from_folder(path: Path, how: _Opening) -> tuple[Probe, TextTokenizer | None
 
 
 def _gatelm(path: Path, how: _Opening) -> tuple[Probe, TextTokenizer | None]:
-    model, tokenizer = load_model(path)
+    model, _ = load_model(path)
     model = model.to(device=how.device, dtype=how.dtype or torch.float32)
     name = path.resolve().parent.name if path.name == "model" else path.name
-    if tokenizer is None:
-        return GatelmProbe(model, name), None
-    adds_bos = _adds_bos(path, tokenizer.bos_id)
-    return GatelmProbe(model, name), GatelmTokenizer(tokenizer, adds_bos=adds_bos)
+    return GatelmProbe(model, name), open_tokenizer(path)
 
 
 def _adds_bos(path: Path, bos_id: int) -> bool:

@@ -13,7 +13,7 @@ import torch
 from gatelm import __version__
 from gatelm.config import ConfigError
 from gatelm.config.base import nearest
-from gatelm.hf.convert import card, checkpoint, verify
+from gatelm.hf.convert import card, checkpoint, sinks, verify
 from gatelm.hf.convert.families.registry import FORMATS, GATELM, targets
 from gatelm.hf.convert.formats.fold import RefusedError, fold
 from gatelm.hf.convert.formats.format import Format
@@ -21,6 +21,7 @@ from gatelm.hf.convert.formats.pieces import State
 from gatelm.hf.convert.formats.tensors import to_theirs
 from gatelm.hf.convert.formats.write import write_config
 from gatelm.hf.convert.planner import targets_that_do
+from gatelm.hf.convert.sinks import SinkRequest
 from gatelm.hf.convert.weights import rounded
 from gatelm.io.files import WriteError, write_json, write_text, writing
 from gatelm.io.folders import whole_folder
@@ -42,7 +43,8 @@ class ConvertOptions:
     """The settings of a conversion.
 
     to: a name of `targets()`. layout: how the source's q_proj packs its gate, on purpose. add_gate:
-    a preset, put in by `how`. dtype: of the written weights; None: the source's.
+    a preset, put in by `how`. sinks: turn attention sinks into gates; None: leave them. dtype: of
+    the written weights; None: the source's.
     """
 
     to: str = GATELM
@@ -51,6 +53,7 @@ class ConvertOptions:
     dtype: str | None = None
     add_gate: str | None = None
     how: str = "two_sigmoid"
+    sinks: SinkRequest | None = None
     context_tokens: int | None = None
 
 
@@ -102,6 +105,10 @@ def convert(
     if options.add_gate is not None:
         cfg, state = add_gate(cfg, state, options.add_gate, options.how)
         steps.append(f"gate {options.add_gate} added, outputs unchanged ({options.how})")
+    measured = None
+    if options.sinks is not None:
+        cfg, state, measured = sinks.rewritten(model, options.sinks, folder, report)
+        steps += measured.lines()
     if options.dtype is not None:
         before, state = state, rounded(state, DTYPES[options.dtype])
         if any(state[name].dtype != tensor.dtype for name, tensor in before.items()):
@@ -114,7 +121,11 @@ def convert(
             unfinished, model, (cfg, state), options.to, carried, dtype, steps, shard_bytes
         )
         result = Result(folder, model.family, options.to, steps)
-        if options.verify:
+        if measured is not None:
+            sinks.check_written(unfinished, state)
+            sinks.set_bos(unfinished, measured.bos)
+            write_json(unfinished / sinks.REPORT, measured.to_json())
+        elif options.verify:
             report("verifying: running source and result on real text")
             result.comparison = _verify(model, unfinished, options, cfg, state)
         with writing(folder):
@@ -159,6 +170,11 @@ def _check_options(options: ConvertOptions) -> None:
         raise ConfigError(f"--to {options.to!r}: no such format; {nearest(options.to, targets())}")
     if options.dtype is not None and options.dtype not in DTYPES:
         raise ConfigError(f"--dtype {options.dtype!r}: {nearest(options.dtype, DTYPES)}")
+    if options.sinks is not None and (options.add_gate or options.to != GATELM):
+        raise ConfigError(
+            "--sinks-to-gates: writes a gatelm folder with its own gates; leave out --to and "
+            "--add-gate"
+        )
 
 
 def check_target(folder: Path, source: Path) -> None:

@@ -87,7 +87,7 @@ def load_model(folder: Path | str) -> tuple[Decoder, Tokenizer | None]:
     except RuntimeError as error:
         problem = " ".join(str(error).split())
         raise ConfigError(f"{folder}: {WEIGHTS} does not fit {CONFIG}: {problem:.300}") from None
-    return model.eval(), _read_tokenizer(folder)
+    return model.eval(), read_tokenizer(folder)
 
 
 def find_model(folder: Path) -> Path | None:
@@ -247,7 +247,7 @@ def _read_tree(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
-def _read_tokenizer(folder: Path) -> Tokenizer | None:
+def read_tokenizer(folder: Path) -> Tokenizer | None:
     path, config = folder / TOKENIZER, folder / TOKENIZER_CONFIG
     if not path.is_file():
         return None
