@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import gatelm
+from gatelm.cli import main as main_module
 
 
 def gatelm_command(*args: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -93,3 +94,24 @@ def test_mistakes_are_one_sentence(args: tuple[str, ...], sentence: str, tmp_pat
     assert "Traceback" not in done.stderr
     assert done.stderr.startswith("error: ")
     assert not [p for p in tmp_path.rglob("*") if p.is_file()], "nothing is left behind"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA out of memory. Tried to allocate 2.00 GiB",
+        "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory",
+    ],
+)
+def test_too_little_memory_is_one_sentence(monkeypatch, capsys, text):
+    def fail():
+        raise RuntimeError(text)
+
+    monkeypatch.setattr(main_module, "app", fail)
+    monkeypatch.setattr(sys, "argv", ["gatelm"])
+    with pytest.raises(SystemExit) as ended:
+        main_module.main()
+    assert ended.value.code == 1
+    shown = capsys.readouterr().err
+    assert shown.startswith("error: too little memory for this")
+    assert "Traceback" not in shown

@@ -225,7 +225,7 @@ def test_a_cache_that_cannot_be_made_is_one_sentence(write_corpus, tmp_path):
 def test_leftovers_of_a_killed_process_are_cleared(write_corpus, own_cache, tmp_path):
     cfg = corpus(write_corpus(TEXTS))
     name = prepare(cfg, cache=tmp_path / "probe").folder.name
-    stale = own_cache / f".{name}.tmp-999999"
+    stale = own_cache / f".{name}.unfinished-999999"
     stale.mkdir()
     (stale / "train-00000.bin").write_bytes(b"half")
     assert prepare(cfg).status == "written"

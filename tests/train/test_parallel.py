@@ -1,5 +1,6 @@
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -130,3 +131,53 @@ def test_buckets_hold_every_trainable_parameter_once_by_dtype():
 def test_a_device_that_is_not_there_is_one_sentence():
     with pytest.raises(ConfigError, match=r"train.device: cuda cannot be used here"), world("cuda"):
         pass
+
+
+KILLED = """
+    import os, signal, sys
+    from gatelm.cli import main
+    from gatelm.train import trainer
+
+    if os.environ["RANK"] == "0":
+        step = trainer.train_step
+        def dying(*args, **settings):
+            if args[0].step == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return step(*args, **settings)
+        trainer.train_step = dying
+    sys.argv = ["gatelm", "train", *sys.argv[1:]]
+    main.main()
+"""
+
+
+@pytest.mark.slow
+def test_when_one_process_dies_the_others_say_so_and_end(tiny, tmp_path):
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text(dump(tiny({"train": {"batch_size": 6, "total_steps": 50}}).tree()))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    base = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    line = [
+        sys.executable,
+        "-c",
+        textwrap.dedent(KILLED),
+        str(recipe),
+        "--out",
+        str(tmp_path / "r"),
+    ]
+    both = [
+        subprocess.Popen(
+            line,
+            env={**base, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]
+    said = [process.communicate(timeout=120)[1] for process in both]
+    assert [process.returncode for process in both] == [-signal.SIGKILL, 1]
+    (sentence,) = [one for one in said[1].splitlines() if one.startswith("error: ")]
+    assert "process 1 of 2: another process of this training has ended" in sentence
+    assert "Traceback" not in said[1]

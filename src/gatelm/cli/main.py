@@ -96,6 +96,9 @@ def main() -> None:
         echo(f"stopped by {signal.Signals(number).name}", err=True)
         sys.exit(128 + number)
     except Exception as error:
+        if _is_out_of_memory(error):
+            echo(f"error: too little memory for this{_reason(error)}", err=True)
+            sys.exit(1)
         echo(_internal(error), err=True)
         sys.exit(INTERNAL_ERROR)
 
@@ -133,6 +136,13 @@ def _check_arguments(words: list[str]) -> None:
         except UnicodeEncodeError:
             shown = word.encode("utf-8", "backslashreplace").decode("utf-8")
             raise ConfigError(f"argument {shown}: is no UTF-8 text") from None
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Whether torch could not get the memory that it asked for, on the CPU or on a GPU."""
+    text = str(error).lower()
+    wanted = ("out of memory", "not enough memory", "can't allocate memory")
+    return isinstance(error, RuntimeError) and any(words in text for words in wanted)
 
 
 def _reason(error: BaseException) -> str:

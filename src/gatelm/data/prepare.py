@@ -7,7 +7,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +36,7 @@ from gatelm.data.shards import (
 )
 from gatelm.data.tokenizer import Coverage, Tokenizer, byte_tokenizer, load_tokenizer, train_bpe
 from gatelm.io.files import sha256, sync
+from gatelm.io.folders import whole_folder
 from gatelm.io.locks import locked
 
 _HASHED_BYTES = 2**28  # inputs up to this are told apart by content, larger ones by size and time
@@ -106,7 +106,7 @@ def prepare(
         target.parent.mkdir(parents=True, exist_ok=True)
         with locked(target.parent / f".{target.name}.lock", when_held=waits):
             found = _existing(target, key)
-            return found or _write_atomically(cfg, files, key, target, report)
+            return found or _write_whole(cfg, files, key, target, report)
     except OSError as error:
         raise _write_error(target, error) from None
 
@@ -156,19 +156,11 @@ def _existing(target: Path, key: str) -> Preparation | None:
     return Preparation(target, manifest, "found")
 
 
-def _write_atomically(
+def _write_whole(
     cfg: CorpusConfig, files: list[Path], key: str, target: Path, report: Report | None
 ) -> Preparation:
-    for stale in target.parent.glob(f".{target.name}.tmp-*"):  # of processes that were killed
-        shutil.rmtree(stale, ignore_errors=True)
-    temporary = target.parent / f".{target.name}.tmp-{os.getpid()}"
-    try:
-        temporary.mkdir()
-        manifest = _write(cfg, files, key, temporary, report)
-        temporary.replace(target)
-        sync(target.parent)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    with whole_folder(target) as unfinished:
+        manifest = _write(cfg, files, key, unfinished, report)
     return Preparation(target, manifest, "written")
 
 

@@ -8,8 +8,9 @@ compute on the whole batch.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,16 @@ from torch import Tensor, distributed, nn
 from gatelm.nn import device as nn_device
 
 BUCKET_BYTES = 64 * 2**20
+
+
+_LOST = re.compile(
+    "gloo|nccl|connection (closed|reset|refused|was)|broken pipe|timed out|heartbeat", re.IGNORECASE
+)
+"""What torch says when another process does not answer any more."""
+
+
+class RankError(OSError):
+    """Another process of a training is gone: one sentence."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +98,7 @@ def world(device: str) -> Iterator[World]:
 
     Raises:
         ConfigError: for a device that is not there.
+        RankError: when another process ends, or cannot be reached any more.
     """
     size = int(os.environ.get("WORLD_SIZE", "1"))
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
@@ -96,11 +108,22 @@ def world(device: str) -> Iterator[World]:
         return
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
-    distributed.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
     try:
+        distributed.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
         yield World(chosen, distributed.get_rank(), size)
+    except RuntimeError as error:
+        if not _LOST.search(str(error)):
+            raise
+        rank = os.environ.get("RANK", "?")
+        raise RankError(
+            f"process {rank} of {size}: another process of this training has ended or cannot be "
+            "reached, so this one ends too; what it said stands above. The newest checkpoint is "
+            "kept, and the same command goes on from it"
+        ) from error
     finally:
-        distributed.destroy_process_group()
+        if distributed.is_initialized():
+            with suppress(RuntimeError):  # the others may be gone
+                distributed.destroy_process_group()
 
 
 def device_of(name: str, local_rank: int = 0) -> torch.device:
