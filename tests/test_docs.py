@@ -127,3 +127,14 @@ def test_the_readmes_study_can_be_planned(tmp_path: Path, monkeypatch: pytest.Mo
     layers = ModelConfig.parse(tree).layers()
     assert [layer.mixer.kind for layer in layers] == (["delta"] * 3 + ["attention"]) * 2
     assert [len(layer.gates) for layer in layers] == [0, 0, 0, 1] * 2
+
+
+def test_every_promise_of_reliability_has_its_test() -> None:
+    text = (REPOSITORY / "docs" / "reliability.md").read_text(encoding="utf-8")
+    file = ""
+    found = 0
+    for path, name in re.findall(r"`(tests/[\w/.]+)?::(\w+)`", text):
+        file = path or file
+        assert f"def {name}(" in (REPOSITORY / file).read_text(encoding="utf-8"), f"{file}::{name}"
+        found += 1
+    assert found > 40

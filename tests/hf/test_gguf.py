@@ -61,6 +61,13 @@ def test_tensors_without_a_place_are_refused(tmp_path):
     torch.testing.assert_close(probe.observe(tokens), plain.observe(tokens))
 
 
+@pytest.mark.parametrize("base", [0.0, 1e-40, -5.0])
+def test_a_base_that_turns_nothing_is_refused(tmp_path, base):
+    path = write_gguf(tmp_path / "m.gguf", **{"llama.rope.freq_base": base})
+    with pytest.raises(ConfigError, match="rope_theta"):
+        open_model(path, device="cpu")
+
+
 def test_linear(tmp_path):
     path = write_gguf(tmp_path / "m.gguf", **{f"{SCALING}type": "linear", f"{SCALING}factor": 4.0})
     torch.testing.assert_close(frequencies(path), PLAIN / 4, rtol=1e-5, atol=0)

@@ -194,6 +194,12 @@ def test_attention_functions_are_not_fetched(folder, key):
     assert "text_config" in message(folder)
 
 
+@pytest.mark.parametrize("text", ["{", "[]", '{"a": ' * 10_000])
+def test_settings_that_transformers_would_pass_over_are_refused(folder, text):
+    (folder / "generation_config.json").write_text(text)
+    assert "generation_config.json: cannot be read as a JSON object" in message(folder)
+
+
 def change_weights(folder, change):
     path = folder / "model.safetensors"
     tensors = load_file(path)

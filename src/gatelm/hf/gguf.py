@@ -13,6 +13,7 @@ import torch
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from gatelm.config import ConfigError
+from gatelm.hf.convert.foreign import check_foreign_config
 
 Load = Callable[..., Any]
 """Reads the weights: a file's folder, its name as `gguf_file`, and the config to build."""
@@ -66,6 +67,7 @@ def read_model(path: Path, load: Load) -> Any:
             path.parent, gguf_file=path.name, local_files_only=True, trust_remote_code=False
         )
         check_layers(config, _number_of_tensors(path), str(path))
+        check_foreign_config(config.to_dict(), str(path))
         metadata, factors = _positions(path)
     except ConfigError:
         raise

@@ -43,6 +43,7 @@ from gatelm.io.weights import check_finite, tensor_names, weight_files
 from gatelm.nn.device import device_of
 from gatelm.train.saving.export import (
     CONTEXT,
+    GENERATION_CONFIG,
     TOKENIZER,
     TOKENIZER_CONFIG,
     is_gatelm_config,
@@ -191,6 +192,7 @@ def _from_folder(path: Path, how: _Opening) -> tuple[Probe, TextTokenizer | None
         )
     check_foreign_config(tree, str(config))
     check_attention_names(tree, str(config))
+    _check_settings(path / GENERATION_CONFIG)
     return HFProbe(_load(path, tree, how), _name(path)), _tokenizer(path)
 
 
@@ -218,6 +220,22 @@ def _why_no_model(path: Path) -> str:
     if path.is_dir() and any(name.endswith(".safetensors") for name in names):
         return f"{path}: the weights' config.json is missing"
     return f"{path}: no model here (no config.json, no GGUF)"
+
+
+def _check_settings(file: Path) -> None:
+    """
+    Raises:
+        ConfigError: for a file of settings that is there and no JSON object: transformers passes
+            over it, and with it over what ends a text.
+    """
+    if not file.is_file():
+        return
+    try:
+        is_object = isinstance(json.loads(file.read_text(encoding="utf-8")), dict)
+    except (ValueError, RecursionError):
+        is_object = False
+    if not is_object:
+        raise ConfigError(f"{file}: cannot be read as a JSON object; mend it, or remove it")
 
 
 def check_attention_names(tree: Mapping[str, Any], where: str) -> None:

@@ -45,7 +45,7 @@ def test_counts_are_whole_and_above_zero(key, value):
     [
         ({"rms_norm_eps": 2.5}, "rms_norm_eps: must be a number from 0 to below 1, not 2.5"),
         ({"norm_eps": -1e-6}, "norm_eps: must be a number from 0"),
-        ({"rope_theta": 0, "rope_parameters": None}, "rope_theta: must be a number above 0, not 0"),
+        ({"rope_theta": 0, "rope_parameters": None}, "rope_theta: must be a number above 1, not 0"),
         ({"sliding_window": -1}, "sliding_window: must be a whole number from 0 on"),
         ({"attention_dropout": 1.5}, "attention_dropout: must be a number from 0 to 1"),
         ({"partial_rotary_factor": 1.5}, "partial_rotary_factor: must be a number above 0"),
@@ -62,7 +62,7 @@ def test_an_impossible_value_is_named(changes, words):
 @pytest.mark.parametrize(
     ("rope", "words"),
     [
-        ({**GOOD["rope_parameters"], "factor": -1}, "factor: must be a number above 0, not -1"),
+        ({**GOOD["rope_parameters"], "factor": -1}, "factor: must be a number above 1, not -1"),
         ({"rope_theta": None}, "rope_theta is null"),
         ({"rope_type": [], "rope_theta": 1e4}, "rope_type: must be a name, not []"),
         ({"rope_theta": 5e4}, "rope_theta is 10000.0, but 50000.0 in the rotary parameters"),

@@ -22,11 +22,12 @@ _COUNTS = (
     f"{LENGTH} {ORIGINAL} n_embd n_layer n_head n_positions d_model"
 )
 _EPSILONS = "rms_norm_eps layer_norm_eps layer_norm_epsilon layernorm_epsilon norm_eps norm_epsilon"
-_ROPE = "rope_theta factor attention_factor beta_fast beta_slow low_freq_factor high_freq_factor"
+_ROPE = "factor attention_factor beta_fast beta_slow low_freq_factor high_freq_factor"
 _BOUNDS: Mapping[str, _Bounds] = {
     **dict.fromkeys(_COUNTS.split(), _COUNT),
     **dict.fromkeys(_EPSILONS.split(), _EPS),
     **dict.fromkeys((*_ROPE.split(), "short_factor", "long_factor"), _POSITIVE),
+    "rope_theta": ("a number above 1", lambda x: x > 1),
     # 0 stands for no window, and for no dense layers
     "sliding_window": _COUNT_OR_NONE,
     "intermediate_size": _COUNT_OR_NONE,
