@@ -75,6 +75,7 @@ def test_json_is_for_programs(folder, tmp_path):
     ("words", "expected"),
     [
         (["--to", "lots"], "--to 'lots': not a number of tokens"),
+        (["--to", "9" * 26], "not a number of tokens"),
         (["--to", "8"], "was trained on 16 tokens already"),
         (["--to", "64", "--set", "beta"], "--set beta: expected KEY=VALUE"),
         (["--to", "64", "--train-length", "32"], "says nothing without --train-tokens"),

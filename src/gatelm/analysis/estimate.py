@@ -24,7 +24,10 @@ BLOCK_BYTES = 48 << 20
 
 @dataclass(frozen=True)
 class Estimate:
-    """Of one model. `matrices_bytes`: what all attention matrices of one row would need."""
+    """Time and memory of analysing one model.
+
+    matrices_bytes: what all attention matrices of one row would need.
+    """
 
     seconds: float
     weights_bytes: int

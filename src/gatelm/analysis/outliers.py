@@ -19,8 +19,11 @@ from gatelm.nn.shapes import Bool, Float, Tensor
 
 @dataclass(frozen=True, eq=False)
 class LayerOutliers:
-    """Of one layer's residual stream: the channels that held massive activations, the largest |h|
-    of all the others, and per such channel the mean of its positive and negative massive ones."""
+    """Outliers of one layer's residual stream.
+
+    The channels that held massive activations, the largest |h| of all the others, and per such
+    channel the mean of its positive and negative massive ones.
+    """
 
     channels: tuple[int, ...]
     largest_other: float
@@ -54,11 +57,11 @@ class Outliers:
 
     @property
     def channels(self) -> tuple[int, ...]:
-        """Those with a massive activation anywhere."""
+        """The channels with a massive activation anywhere."""
         return tuple(self._counts.sum(dim=1).nonzero().flatten().tolist())
 
     def summary(self) -> LayerOutliers:
-        """What the interventions need."""
+        """The outliers that the interventions remove."""
         index = torch.tensor(self.channels, dtype=torch.long)
         others = self._largest.clone()
         others[index] = 0.0

@@ -16,7 +16,7 @@ from gatelm.config.base import ConfigError
 Bos = Literal["auto", "always", "never"]
 
 CANDIDATES = 8
-"""Windows are chosen among so many times the number wanted."""
+"""Windows are chosen among this number times the number wanted."""
 
 TOKENS_PER_BATCH = 2048
 

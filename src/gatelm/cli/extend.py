@@ -149,6 +149,6 @@ def _tokens(text: str, option: str) -> int:
         value = float(number.replace(",", "").replace("_", "")) * unit
     except ValueError:
         value = 0.0
-    if not value.is_integer() or value < 1:
+    if not 1 <= value < 2**53 or not value.is_integer():
         raise ConfigError(f"{option} {text!r}: not a number of tokens; e.g. 32768, 32k or 10M")
     return int(value)

@@ -60,9 +60,9 @@ def cut_rows(
 
     Args:
         stride: targets a row, but for the first of a document; a smaller one gives each target at
-            least `seq_len - stride` tokens of context where there are so many. None: all that fit.
+            least `seq_len - stride` tokens of context where the row has them. None: all that fit.
         dropped: the share of the text that the tokenizer drops; its bytes do not count.
-        max_tokens: about so many targets, from rows spread evenly over the text; None: all.
+        max_tokens: about this number of targets, from rows spread evenly over the text; None: all.
 
     Raises:
         ConfigError: for an empty text, or a stride that does not fit.
@@ -131,7 +131,10 @@ class Bin:
 
 @dataclass(frozen=True)
 class Perplexity:
-    """Of one model on one text. loss: nats a token, every target weighing the same."""
+    """The perplexity of one model on one text.
+
+    loss: nats a token, every target weighing the same.
+    """
 
     loss: float
     tokens: int

@@ -82,7 +82,7 @@ def recompute_losses(
     """Nats of each token from the second on, each window of the text run from its start.
 
     Windows begin `stride_tokens` apart, and a window scores what the one before it did not, so
-    that a token has at least window - stride tokens before it, once there are that many.
+    that a token has at least window - stride tokens before it, once the text is that long.
 
     Raises:
         ValueError: a stride that is not between 1 and the window, or a text of one token.

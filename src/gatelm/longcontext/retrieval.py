@@ -35,9 +35,9 @@ class Decoding(TextTokenizer, Protocol):
 
 @dataclass(frozen=True)
 class RetrievalRequest:
-    """What to ask.
+    """Which texts to make and what to ask about them.
 
-    depths: so many places for the needle, spread evenly from the start of the text to its end.
+    depths: number of places for the needle, spread evenly from the start of the text to its end.
     samples: at each depth; tasks without a depth get as many in all. answer_tokens: what an answer
     may take; None: the right one's and a few more.
     """

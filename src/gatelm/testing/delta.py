@@ -46,7 +46,7 @@ def reference_delta_rule(
 
 
 def begins(docs: list[int]) -> list[bool]:
-    """Which tokens begin a document."""
+    """Marks of the tokens that begin a document."""
     return [t == 0 or docs[t] != docs[t - 1] for t in range(len(docs))]
 
 

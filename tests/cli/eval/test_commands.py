@@ -199,6 +199,7 @@ def test_retrieval_tasks_score_draw_and_go_on(folder, tmp_path):
     ("options", "sentence"),
     [
         (["--by-position", "--lengths", "1q"], "--lengths 1q: '1q' is no length"),
+        (["--by-position", "--lengths", "9" * 26], "is no length"),
         (["--by-position", "--lengths", "4k"], "the longest document has"),
         (
             ["--by-position", "--window", "8", "--first-tokens", "two"],

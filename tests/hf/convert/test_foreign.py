@@ -62,14 +62,14 @@ def test_an_impossible_value_is_named(changes, words):
 @pytest.mark.parametrize(
     ("rope", "words"),
     [
-        ({**GOOD["rope_parameters"], "factor": -1}, "factor: must be a number above 1, not -1"),
+        ({**GOOD["rope_parameters"], "factor": -1}, "factor: must be a number above 0, not -1"),
         ({"rope_theta": None}, "rope_theta is null"),
         ({"rope_type": [], "rope_theta": 1e4}, "rope_type: must be a name, not []"),
         ({"rope_theta": 5e4}, "rope_theta is 10000.0, but 50000.0 in the rotary parameters"),
         ({**LONG, "short_factor": [1.0, -2.0]}, "short_factor: must be a number above 0, not -2.0"),
         ({**LONG, "original_max_position_embeddings": 0}, "original_max_position_embeddings: must"),
         ("linear", "rope_parameters: must be an object, not 'linear'"),
-        ({"full_attention": {"rope_theta": -1}, "sliding_attention": {}}, "above 0, not -1"),
+        ({"full_attention": {"rope_theta": -1}, "sliding_attention": {}}, "above 1, not -1"),
     ],
 )
 def test_an_impossible_rotary_setting_is_named(rope, words):

@@ -117,3 +117,11 @@ def test_mistakes(tmp_path, override, message):
 def test_missing_base_file(tmp_path):
     with pytest.raises(ConfigError, match=r"nowhere\.yaml"):
         load_study(write(tmp_path, base="nowhere.yaml"))
+
+
+@pytest.mark.parametrize("sizes", ["{gpu: 5}", "5", "[gpu]", "{gpu: [1]}"])
+def test_sizes_that_are_none_are_one_sentence(tmp_path, sizes):
+    path = write(tmp_path)
+    path.write_text(path.read_text() + f"    sizes: {sizes}\n")
+    with pytest.raises(ConfigError, match="sizes"):
+        load_study(path, ["size=gpu"])

@@ -80,7 +80,7 @@ class LongerName:
 
     @property
     def sentence(self) -> str:
-        """What a definition adds."""
+        """The sentence that a definition gets in addition."""
         how = "not scaled" if self.method == "none" else f"scaled by {self.method} for it"
         after = ", after more training at that length" if self.trained else ""
         return (

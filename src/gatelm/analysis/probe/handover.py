@@ -42,7 +42,7 @@ class Handover(Protocol):
     def device(self) -> torch.device: ...
 
     def inverse_frequencies(self) -> Sequence[Float[Tensor, " R"]]:
-        """Those of every rotary embedding in the model."""
+        """The inverse frequencies of every rotary embedding in the model."""
         ...
 
     def hidden(

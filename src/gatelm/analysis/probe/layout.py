@@ -57,7 +57,7 @@ class Placed:
         return probe.observe(self.tokens, self.documents, observer, **self.second)
 
     def first_document(self, layout: Layout, max_tokens: int) -> Placed:
-        """The first document of the first row, at most so many tokens, as a batch of its own."""
+        """The first tokens of the first row's first document, as a batch of its own."""
         begins = layout.begins[0].nonzero()
         start = int(begins[0]) if len(begins) else 0
         stop = start + min(max_tokens, int(layout.document_tokens()[0, start]))

@@ -152,7 +152,7 @@ class Profile:
         return self.mean(f"leading/{m}")
 
     def carried_share(self, name: str) -> Float[Tensor, " N"]:
-        """Of all that heads' outputs are summed from, by norm, the part of the first token.
+        """The first token's share, by norm, of all that the heads' outputs are summed from.
 
         Sums over queries first, then the ratio: a query whose gate is shut counts little.
         name: "value" (weight times |v|) or "gated" (weight times |gate * v|).
@@ -162,7 +162,7 @@ class Profile:
         return self._sums[f"{name}/first"] / self._sums[f"{name}/total"]
 
     def carried_mean(self, name: str) -> float:
-        """Of one layer, all heads together."""
+        """The carried share of one layer, all heads together."""
         if f"{name}/total" not in self._sums:
             return float("nan")
         return float(self._sums[f"{name}/first"].sum() / self._sums[f"{name}/total"].sum())

@@ -30,7 +30,7 @@ def parse_lengths(text: str, option: str = "--lengths") -> list[int]:
     found = set()
     for part in text.split(","):
         match = _LENGTH.fullmatch(part.strip())
-        if match is None or int(match[1]) < 1:
+        if match is None or len(match[1]) > 15 or int(match[1]) < 1:
             raise ConfigError(
                 f"{option} {text}: {part.strip()!r} is no length; write tokens, such as 512,1k,32k"
             )

@@ -49,7 +49,7 @@ class Training:
 
 @dataclass
 class Extended:
-    """What was done."""
+    """What an extension did."""
 
     folder: Path
     source: str

@@ -32,7 +32,7 @@ TOLERANCE = 1e-5
 """Largest difference allowed, as a share of the largest absolute value of the same tensor."""
 
 ROUNDINGS = 8.0
-"""And so many times what float32 itself changes, where a model amplifies rounding (`rounding`)."""
+"""Factor on what float32 itself changes, where a model amplifies rounding (`rounding`)."""
 
 MAX_KL = 1e-8
 """Largest mean Kullback-Leibler divergence allowed, in nats a token."""

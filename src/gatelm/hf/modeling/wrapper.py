@@ -252,7 +252,7 @@ class GatelmForCausalLM(PreTrainedModel, GenerationMixin):
             tokens where all layers are softmax attention over all keys.
         position_ids: (B,T), for packed rows: a document begins where they start again at 0, and
             sees only itself.
-        logits_to_keep: the last so many tokens' logits only, or a tensor of indices; 0: all.
+        logits_to_keep: number of last tokens with logits, or a tensor of indices; 0: all.
 
         Raises:
             ValueError: for inputs that a decoder of this package has not.

@@ -45,7 +45,7 @@ def niah(
     values: int = 1,
     queries: int = 1,
 ) -> RetrievalTask:
-    """A task of the needle family: so many keys with so many values each, `queries` of them asked.
+    """A task of the needle family: `keys` keys with `values` values each, `queries` of them asked.
 
     haystack: noise, prose, or other needles, whose keys are not among those of the task.
     """

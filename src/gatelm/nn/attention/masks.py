@@ -197,7 +197,7 @@ class CrossMask(AttentionMask):
         return False
 
     def sees_everything(self, pattern: Pattern) -> bool:
-        """Whether there is no padding."""
+        """Whether every query sees every key: there is no padding then."""
         return self.valid is None
 
     def dense(self, pattern: Pattern) -> Bool[Tensor, "b 1 t M"]:

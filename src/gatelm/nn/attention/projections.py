@@ -82,7 +82,7 @@ class LatentConfig(Config):
     q_rank: int | None = Field(default=None, ge=1)
     """Numbers in the latent of the queries; None: one full matrix and no latent."""
     value_dim: int | None = Field(default=None, ge=1)
-    """Channels of a head's values; None: as many as its queries have."""
+    """Channels of a head's values; None: the same number as of its queries."""
     norm: NormConfig = NormConfig()
     """The norm of the latents."""
 

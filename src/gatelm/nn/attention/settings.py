@@ -32,7 +32,7 @@ class AttentionSettings(MixerSettings):
     kind: Literal["attention"] = "attention"
     num_heads: int = Field(ge=1)
     num_kv_heads: int | None = Field(default=None, ge=1)
-    """None: as many as query heads."""
+    """Number of key and value heads; None: the same as of query heads."""
     head_dim: int | None = Field(default=None, ge=1)
     """None: hidden_dim / num_heads."""
     qk_norm: NormConfig | None = None

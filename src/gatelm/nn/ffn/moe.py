@@ -30,7 +30,7 @@ class MoEConfig(Config):
     """sum over the top k experts of weight_i expert_i(x), each expert a SwiGLU network.
 
     The weights are softmax(W_router x), computed over all experts in fp32. No token is dropped:
-    an expert takes as many as it is sent.
+    an expert takes all that it is sent.
     """
 
     kind: Literal["moe"] = "moe"

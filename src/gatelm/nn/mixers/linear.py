@@ -59,9 +59,9 @@ class LinearAttentionConfig(MixerSettings):
     kind: Literal["linear"] = "linear"
     num_heads: int = Field(ge=1)
     num_kv_heads: int | None = Field(default=None, ge=1)
-    """None: as many as query heads."""
+    """Number of key and value heads; None: the same as of query heads."""
     head_dim: int | None = Field(default=None, ge=1)
-    """None: hidden_dim / num_heads."""
+    """Channels of a head; None: hidden_dim / num_heads."""
     feature_map: FeatureMap = "elu1"
     normaliser: Literal["sum", "none"] = "sum"
     """sum: weights of a query sum to 1. none: queries are scaled by 1/sqrt(head_dim) instead, and

@@ -145,7 +145,7 @@ class Need(Bounds):
 
 
 class Scope(Config):
-    """Where statements are tested."""
+    """The studies and parts in which a statement is tested."""
 
     source: str
     """Document and table."""

@@ -212,11 +212,21 @@ def _resolve_size(tree: dict[str, Any], where: str, asked: bool) -> None:
         raise ConfigError(f"{where}: no part of this study has sizes")
     for name, part in sized.items():
         sizes = part.pop("sizes")
+        if not isinstance(sizes, dict):
+            raise ConfigError(
+                f"{where}: parts.{name}.sizes: write sizes by name, not {sizes!r:.40}"
+            )
         if size is not None and size not in sizes:
             raise ConfigError(f"{where}: part {name} has no size {size!r}; {nearest(size, sizes)}")
         if size is not None:
             assert isinstance(parts, dict)
-            parts[name] = merge(part, sizes[size] or {})
+            changes = sizes[size] or {}
+            if not isinstance(changes, dict):
+                raise ConfigError(
+                    f"{where}: parts.{name}.sizes.{size}: write what the size changes of the part, "
+                    f"not {changes!r:.60}"
+                )
+            parts[name] = merge(part, changes)
 
 
 def _split(override: str) -> tuple[str, Any]:

@@ -143,7 +143,7 @@ def find_spikes(
 
 
 def flagged(values: np.ndarray, rule: SpikeRule) -> np.ndarray:
-    """Which values are spikes."""
+    """Marks of the values that are spikes."""
     finite = np.isfinite(values)
     over = ~finite
     over[finite] = _over(values[finite], rule)
@@ -213,7 +213,7 @@ def _against(
     window: int,
     limit: Callable[[np.ndarray], np.ndarray],
 ) -> np.ndarray:
-    """Value minus the limit set by the `window` values before it; -inf until there are so many."""
+    """Value minus the limit set by the `window` values before it; -inf while there are fewer."""
     out = np.full(len(values), -np.inf)
     if len(values) <= window:
         return out
