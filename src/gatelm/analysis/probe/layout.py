@@ -15,7 +15,7 @@ from gatelm.nn.shapes import Bool, Float, Int, Tensor
 
 @runtime_checkable
 class TokenBatch(Protocol):
-    """What is read of a batch; `gatelm.data.batch.Batch` is one.
+    """The parts of a batch that an analysis reads; `gatelm.data.batch.Batch` has them.
 
     tokens, targets: (B,T) int64, targets below 0 have no loss. documents: (B,T) ids within the
     row, -1 for padding, or None. marks: (B,T) bool by name, sets of query positions. One with a
@@ -45,7 +45,7 @@ class Placed:
 
     @classmethod
     def on(cls, device: torch.device, batch: TokenBatch) -> Placed:
-        """`batch` moved to `device`."""
+        """Move `batch` to `device`."""
         documents = None if batch.documents is None else batch.documents.to(device)
         marks = {name: mark.to(device) for name, mark in batch.marks.items()}
         second = getattr(batch, "second", {})
@@ -57,7 +57,7 @@ class Placed:
         return probe.observe(self.tokens, self.documents, observer, **self.second)
 
     def first_document(self, layout: Layout, max_tokens: int) -> Placed:
-        """The first document of the first row, at most so many tokens, as a batch of its own."""
+        """The first document of the first row, cut to at most `max_tokens` tokens, as a batch."""
         begins = layout.begins[0].nonzero()
         start = int(begins[0]) if len(begins) else 0
         stop = start + min(max_tokens, int(layout.document_tokens()[0, start]))
@@ -84,7 +84,7 @@ class Layout:
         num_keys: int,
         device: torch.device | None = None,
     ) -> Layout:
-        """From document ids; None means that every row is one document without padding."""
+        """Build the layout from document ids; None: every row is one document without padding."""
         if documents is None:
             index = torch.arange(num_keys, device=device).expand(batch, num_keys)
             return cls(torch.ones_like(index, dtype=torch.bool), index, torch.zeros_like(index))
@@ -94,7 +94,7 @@ class Layout:
 
     @property
     def begins(self) -> Bool[Tensor, "B S"]:
-        """The first tokens of documents."""
+        """True at the first token of each document."""
         return self.valid & (self.position == 0)
 
     def document_tokens(self) -> Int[Tensor, "B S"]:

@@ -1,4 +1,4 @@
-"""What any causal language model must show of itself to be analysed.
+"""The interface of a probe: what a causal language model must show to be analysed.
 
 A *probe* runs one model and shows an *observer* the tensors of every layer as they pass. One
 aggregator reads two kinds of probe: models of this package, and models of other libraries.
@@ -53,7 +53,7 @@ class AttentionCall:
 
 
 class Observer:
-    """Sees tensors as they pass; a subclass overrides what it wants to see."""
+    """Receives tensors as they pass; a subclass overrides the methods for what it wants to see."""
 
     def attention(self, call: AttentionCall) -> None:
         """One layer's softmax attention; never for a layer that the probe lists as unread."""
@@ -150,7 +150,7 @@ class GateWeights(Protocol):
 
 @runtime_checkable
 class TextTokenizer(Protocol):
-    """Text to the ids of a probe's model.
+    """Tokenizer that turns text into the ids of a probe's model.
 
     bos_id: None when the vocabulary has no BOS. adds_bos: whether texts start with it by the
     tokenizer's own default (for a model of this package: by its training data).
@@ -162,9 +162,9 @@ class TextTokenizer(Protocol):
     def adds_bos(self) -> bool: ...
 
     def encode(self, text: str) -> Sequence[int]:
-        """Ids without any special token added."""
+        """Encode a text as ids, without adding any special token."""
         ...
 
     def display(self, ids: Sequence[int]) -> list[str]:
-        """One readable string an id."""
+        """Return one readable string for each id."""
         ...

@@ -1,4 +1,4 @@
-"""How many directions a set of vectors takes: effective rank, stable rank, participation ratio."""
+"""Ranks of a set of vectors: effective rank, stable rank, participation ratio."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class RankTotals:
         return len(self._sum)
 
     def ranks(self) -> dict[str, float]:
-        """Of the vectors as they are, and `_centred`; empty without vectors. Computed once."""
+        """Ranks of the vectors, as they are and `_centred`; empty without vectors, computed once."""
         if self._ranks or not self.num_tokens:
             return self._ranks
         mean = self._sum / self.num_tokens

@@ -70,7 +70,7 @@ class SinkTokens:
         return (self._at / self._keys).tolist()
 
     def shares(self, display: Callable[[int], str] | None) -> dict[str, float]:
-        """Of all sinks, those on first tokens, on delimiters further on, and on other tokens.
+        """Shares of all sinks that are on first tokens, on later delimiters, and on other tokens.
 
         Without display strings "delimiter" is left out, and "other" holds both.
         """
