@@ -16,7 +16,7 @@ class Console(console.Console):
     def render(
         self, renderable: console.RenderableType, options: console.ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Escape control characters in the segments to print, but not rich's own, which move the cursor."""
+        """Escape control characters in the segments to print, except rich's own."""
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else printable(text), style, control)
 

@@ -20,8 +20,7 @@ SUBJECTS: tuple[Subject, ...] = (
 
 
 def flat_metrics(totals: Totals, *, only_health: bool = False) -> dict[str, float]:
-    """Numbers by the names of `registry.METRICS`, marked ones included; what does not apply is left
-    out."""
+    """The metrics that apply, by their names in `registry.METRICS`, marked ones included."""
     flat: dict[str, float] = {}
     for subject in SUBJECTS:
         flat |= read_subject(subject, totals, totals.marks, only_health=only_health)

@@ -39,7 +39,7 @@ class RankTotals:
         return len(self._sum)
 
     def ranks(self) -> dict[str, float]:
-        """Ranks of the vectors, as they are and `_centred`; empty without vectors, computed once."""
+        """Ranks of the vectors, as they are and `_centred`, computed once; empty without any."""
         if self._ranks or not self.num_tokens:
             return self._ranks
         mean = self._sum / self.num_tokens

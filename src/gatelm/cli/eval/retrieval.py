@@ -27,7 +27,7 @@ def retrieval(
     place: Opening,
     out: Path | None,
 ) -> dict[str, Any]:
-    """Measure scores by task, length and depth; with `out`, a stopped run resumes in that folder."""
+    """Measure scores by task, length and depth; a stopped run resumes in the folder `out`."""
     from gatelm.hf.probe.prefill import open_prefill
     from gatelm.longcontext.retrieval import (
         ask,

@@ -25,12 +25,12 @@ class Piece(Protocol):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of our tensors."""
+        """Return the names of our tensors."""
         ...
 
     @property
     def shapes(self) -> dict[str, Shape]:
-        """The shape of each of their tensors, by name."""
+        """Return the shapes of their tensors by name."""
         ...
 
     def read(self, tensors: Mapping[str, Tensor], where: str) -> State:
