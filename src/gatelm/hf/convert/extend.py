@@ -204,7 +204,7 @@ def _in_words(extension: Extension) -> list[str]:
 
 
 def _say_length(file: Path, tokens: int) -> None:
-    """Write the new length into the tokenizer's config, so that it does not warn about longer texts."""
+    """Write the new length into the tokenizer's config, which else warns of longer texts."""
     if not file.is_file():
         return
     tree = checkpoint.read_json(file)

@@ -1,4 +1,4 @@
-"""A cache of transformers as the cache of our decoder."""
+"""Adapter that lets our decoder use a cache of transformers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gatelm.nn.shapes import Float, Int, Tensor
 
 
 class StateLayer(CacheLayerMixin):
-    """What one recurrent layer carries on, among the layers of a cache of transformers."""
+    """The states of one recurrent layer, as a layer of a cache of transformers."""
 
     is_sliding = False
 
@@ -24,10 +24,10 @@ class StateLayer(CacheLayerMixin):
         self.states, self.num_tokens = states, num_tokens
 
     def lazy_initialization(self, key_states: Any, value_states: Any = None) -> None:
-        """Nothing: it is made with its states."""
+        """Do nothing: the layer is made with its states."""
 
     def update(self, *args: Any, **kwargs: Any) -> Any:
-        """Refused: a recurrent layer has neither keys nor values."""
+        """Refuse: a recurrent layer has neither keys nor values."""
         raise ValueError("cache: a recurrent layer's state is not updated by keys and values")
 
     def get_seq_length(self) -> int:
@@ -37,11 +37,11 @@ class StateLayer(CacheLayerMixin):
         return self.num_tokens + query_length, 0
 
     def get_max_length(self) -> int:
-        """No limit."""
+        """Return -1: there is no limit."""
         return -1
 
     get_max_cache_shape = get_max_length
-    """Its name before transformers 5.24."""
+    """Name of `get_max_length` before transformers 5.24."""
 
     def reset(self) -> None:
         self.states, self.num_tokens = tuple(torch.zeros_like(t) for t in self.states), 0
@@ -56,7 +56,7 @@ class StateLayer(CacheLayerMixin):
         self.states = tuple(t[indices] for t in self.states)
 
     def crop(self, *args: Any) -> None:
-        """Refused: what a state has read cannot be taken out again."""
+        """Refuse: tokens that a state has read cannot be taken out again."""
         raise ValueError("cache: a recurrent layer's state cannot be cut back to earlier tokens")
 
 
@@ -65,7 +65,7 @@ class SlidingWindowLayer(StateLayer):
 
     @classmethod
     def of(cls, ring: SlidingWindowCache, num_tokens: int) -> SlidingWindowLayer:
-        """Holds what the ring holds."""
+        """Make a layer that holds the tensors of `ring`."""
         if ring.first_index is None:
             return cls((ring.k, ring.v), num_tokens)
         return cls((ring.k, ring.v, ring.first_index.expand(len(ring.k), -1)), num_tokens)
@@ -75,12 +75,12 @@ class SlidingWindowLayer(StateLayer):
         return SlidingWindowCache(*self.states)
 
     def crop(self, *args: Any) -> None:
-        """Refused: what has left the window is gone."""
+        """Refuse: tokens that have left the window are lost."""
         raise ValueError("cache: a window cannot be moved back to tokens that have left it")
 
 
 class LibraryCache(KVCache):
-    """Keys, values and states live in `inner`, where transformers reorders and repeats them.
+    """Our decoder's cache, whose tensors live in `inner`, a cache that transformers reorders.
 
     documents: ids of all tokens, the cached and the new (B,S); None: no padding.
     """
@@ -124,7 +124,7 @@ class LibraryCache(KVCache):
     def extend_documents(
         self, documents: Int[Tensor, "B T"] | None, batch: int, num_new: int, device: torch.device
     ) -> Int[Tensor, "B S"] | None:
-        """The ids of all tokens, which came with the attention mask."""
+        """Return the document ids of all tokens, which came with the attention mask."""
         return self.documents
 
     def append(

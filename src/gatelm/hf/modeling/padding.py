@@ -1,4 +1,4 @@
-"""What transformers says by attention mask and position ids, as documents."""
+"""Attention masks and position ids of transformers, turned into document ids."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def documents_of(
     num_cached: int,
     device: torch.device,
 ) -> Int[Tensor, "B S"] | None:
-    """Document ids of all tokens, cached ones first; None for rows of one document each.
+    """Return document ids of all tokens, cached ones first; None for rows of one document.
 
     attention_mask: (B,S), 0 at padding. position_ids: (B,T) of packed rows, a document begins where
         they do not go on by 1; read without cached tokens only. shape: (B,T) of the new tokens.
@@ -60,7 +60,7 @@ def is_packed(documents: Int[Tensor, "B S"]) -> bool:
 def padding_to_the_left(
     tokens: Int[Tensor, "B T"], attention_mask: Int[Tensor, "B T"]
 ) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B T"]]:
-    """The same rows with their padding in front, so that each ends with its last real token."""
+    """Move padding to the front of each row, so that the row ends with its last real token."""
     order = attention_mask.bool().long().argsort(dim=1, stable=True)
     return tokens.gather(1, order), attention_mask.gather(1, order)
 

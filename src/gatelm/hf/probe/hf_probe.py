@@ -1,4 +1,4 @@
-"""Any causal language model of transformers as a probe: its inside, without converting its weights.
+"""A probe of any causal language model of transformers, without converting its weights.
 
 Attention is read where the library calls an attention function (q, k, v of every layer, without
 weights); a family that computes attention by itself is run with its eager code, whose matrices are
@@ -63,7 +63,7 @@ class HFProbe:
 
     @property
     def unread(self) -> Mapping[int, str]:
-        """Layers whose attention cannot be read, and why."""
+        """The layers whose attention cannot be read, each with the reason."""
         return dict(sorted(self._unread.items()))
 
     @property
@@ -92,7 +92,7 @@ class HFProbe:
         documents: Int[Tensor, "B T"] | None = None,
         observer: Observer | None = None,
     ) -> Float[Tensor, "B T D"]:
-        """Run the model; hidden states after the final norm. See `Probe.observe`."""
+        """Run the model and return the states after the final norm; see `Probe.observe`."""
         check_length(self.model, tokens.shape[1])
         rows = DocumentRows(tokens, documents)
         mask = AttentionMask(tokens.shape[1], tokens.shape[1], documents, tokens.device)
@@ -104,7 +104,7 @@ class HFProbe:
         return rows.outward(output[0])
 
     def logits(self, hidden: Float[Tensor, "*B D"]) -> Float[Tensor, "*B V"]:
-        """Logits, through the model's own head and what it does with them (cap, scale)."""
+        """Return logits through the model's own head, with its cap or scale."""
         with evaluation(self.model):
             flat = self._logits(hidden.reshape(1, -1, hidden.shape[-1]))
         return flat.view(*hidden.shape[:-1], flat.shape[-1])

@@ -190,8 +190,8 @@ def _norms(out: Folded, layers: list[LayerConfig], cfg: ModelConfig, fmt: Format
 
 
 def shift(weight: Tensor, sign: float) -> tuple[Tensor, float]:
-    """A norm's weight plus or minus 1, in float32 where its own dtype would round the result; and
-    what float32 loses."""
+    """Return a norm's weight plus `sign`, in float32 if its own dtype would round the result, and
+    the largest error of float32."""
     exact = weight.double() + sign
     for dtype in (weight.dtype, torch.float32):
         after = exact.to(dtype)

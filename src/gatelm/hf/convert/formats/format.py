@@ -95,7 +95,7 @@ class Format:
         return dict(tree)
 
     def library_config(self, text: Mapping[str, Any]) -> Any:
-        """transformers' config of that part, whose defaults matter: a missing
+        """Return transformers' config of that part. Its defaults matter: a missing
         partial_rotary_factor means a quarter for Qwen3.5."""
         known = type(AutoConfig.for_model(self.model_type))
         dropped = ("model_type", "auto_map")
