@@ -80,7 +80,7 @@ class WindowCache:
         return evicted & (in_cache[:, None] - first < own_window)
 
     def _extend(self, call: AttentionCall) -> _Kept:
-        """Return the keys and values that this chunk's queries may need, and keep the next chunk's."""
+        """Return the keys and values for this chunk's queries, and keep the next chunk's."""
         old = self._kept.get(call.layer)
         k, v = call.k, call.v
         new_first = max(0, self.first_tokens - self.num_tokens)

@@ -39,7 +39,7 @@ class ExtendRequest:
 
 @dataclass(frozen=True)
 class Extension:
-    """Result of an extension: the config to write, and the changes (name, before, after) in words."""
+    """Result of an extension: the config to write, and changes (name, before, after) in words."""
 
     cfg: ModelConfig
     original_tokens: int

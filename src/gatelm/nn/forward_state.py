@@ -40,7 +40,7 @@ class Context:
         return Slot(layer, pattern, mask, self.cache)
 
     def rotation(self, rope: RopeConfig, head_dim: int) -> tuple[Tensor, Tensor]:
-        """Return cos and sin (*B, T, rotary_dim/2) of the rotary angles, computed once a forward."""
+        """Return cos and sin (*B, T, rotary_dim/2) of the angles, computed once a forward."""
         key = (rope, head_dim)
         if key not in self._rotations:
             self._rotations[key] = rotation(rope, head_dim, self.positions)

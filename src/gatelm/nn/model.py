@@ -24,7 +24,7 @@ from gatelm.nn.shapes import Bool, Float, Int, Tensor
 
 
 class LayerOverride(Config):
-    """Override of some layers: their indices, and the config paths that differ from `model.layer`."""
+    """Override of some layers: their indices, and config paths that differ from `model.layer`."""
 
     layers: str | tuple[int, ...]
     """Indices, or a slice such as "0:14", "::2", "-4:"."""
@@ -100,7 +100,7 @@ class ModelConfig(Config):
 
     @property
     def cross(self) -> CrossConfig | None:
-        """The cross-attention config of the layers that read a second sequence; None: no layer does."""
+        """The config of the layers that read a second sequence; None: no layer does."""
         return next(cross_configs(self.layers()), None)
 
     def layers(self) -> tuple[LayerConfig, ...]:

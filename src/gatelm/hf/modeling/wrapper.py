@@ -305,7 +305,7 @@ class GatelmForCausalLM(PreTrainedModel, GenerationMixin):
         return GenerationMixin.generate(self, tokens, *args, **kwargs)  # pyright: ignore
 
     def _cache(self, given: Cache | None, use_cache: bool | None) -> Cache | None:
-        """Return the cache to fill; None if activations are recomputed, which would fill it twice."""
+        """Return the cache to fill; None if activations are recomputed, which fills it twice."""
         if self.training and torch.is_grad_enabled():
             recomputing = any(layer.gradient_checkpointing for layer in self.model.layers)
             return None if recomputing else given

@@ -92,7 +92,7 @@ class GatedDeltaConfig(MixerSettings):
         return self.num_heads * (chunk * (5 * key + 3 * value) + 6 * key * value)
 
     def cached_values(self, hidden_dim: int, num_tokens: int, sites: Collection[str] = ()) -> int:
-        """Count the numbers of the state and of the convolution's last inputs, for any text length."""
+        """Count the numbers of the state and of the convolution's tail, for any text length."""
         if num_tokens == 0:
             return 0
         state = self.num_heads * self.key_width(hidden_dim) * self.value_width(hidden_dim)
@@ -138,7 +138,7 @@ class GatedDelta(RecurrentMixer):
         context: Context,
         states: tuple[Tensor, ...],
     ) -> tuple[Float[Tensor, "B T N V"], tuple[Tensor, ...]]:
-        """Return the normed outputs of the delta rule, the convolution's tail and the rule's state."""
+        """Return the rule's normed outputs, the convolution's tail and the rule's state."""
         tail, state = states or (None, None)
         x, starts = sources.x, context.document_starts()
         (q, k, v), tail = self.conv.on_heads((q, k, v), starts, tail)
@@ -149,7 +149,7 @@ class GatedDelta(RecurrentMixer):
         return self.out_norm(y), (tail, state)
 
     def _log_decay(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T N"]:
-        """Compute log alpha = -A softplus(W x + dt_bias) in float32 (arXiv 2312.00752, section 3.5)."""
+        """Compute log alpha = -A softplus(W x + dt_bias), float32 (arXiv 2312.00752, section 3.5)."""
         step = to_float32(self.decay_proj(x))
         return -self.A_log.to(step.dtype).exp() * F.softplus(step + self.dt_bias)
 

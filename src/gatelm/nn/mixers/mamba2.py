@@ -86,7 +86,7 @@ class Mamba2Config(MixerSettings):
         return scan_flops_per_token(seq_len, heads, self.state_dim, self.width(hidden_dim))
 
     def cached_values(self, hidden_dim: int, num_tokens: int, sites: Collection[str] = ()) -> int:
-        """Count the numbers of the state and of the convolution's last inputs, for any text length."""
+        """Count the numbers of the state and of the convolution's tail, for any text length."""
         if num_tokens == 0:
             return 0
         channels = self.channels(hidden_dim)

@@ -70,7 +70,7 @@ class Palette:
 
     @classmethod
     def of_arms(cls, arms: Iterable[str], baselines: Iterable[str] = ()) -> Palette:
-        """Baselines are grey, the others take the colours in order of appearance."""
+        """Give baselines grey, and the other arms the colours in order of appearance."""
         grey = set(baselines)
         others = [arm for arm in dict.fromkeys(arms) if arm not in grey]
         colors = dict.fromkeys(sorted(grey), BASELINE)

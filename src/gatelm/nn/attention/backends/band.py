@@ -76,7 +76,7 @@ def _pairs(t: Float[Tensor, "B S K H"], size: int) -> Float[Tensor, "b s K H"]:
 def _masks(
     mask: AttentionMask, pattern: Pattern, size: int, missing: int
 ) -> tuple[Bool[Tensor, "b 1 C S"], Bool[Tensor, "d 1 C C"]]:
-    """Return the masks of all blocks but the first on two blocks of keys, and of the first block."""
+    """Return the masks of the later blocks on two blocks of keys each, and of the first block."""
     key = ("band", pattern)
     if key not in mask.rendered:
         key_index = torch.arange(2 * size, device=mask.device)[None, :]
