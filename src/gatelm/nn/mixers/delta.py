@@ -149,7 +149,7 @@ class GatedDelta(RecurrentMixer):
         return self.out_norm(y), (tail, state)
 
     def _log_decay(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T N"]:
-        """Compute log alpha = -A softplus(W x + dt_bias), float32 (arXiv 2312.00752, section 3.5)."""
+        """Compute log alpha = -A softplus(W x + dt_bias) in float32 (arXiv 2312.00752, 3.5)."""
         step = to_float32(self.decay_proj(x))
         return -self.A_log.to(step.dtype).exp() * F.softplus(step + self.dt_bias)
 

@@ -66,7 +66,7 @@ def _grid(
 
 
 def share_by_head(rows: Sequence[Row], *, title: str, whose: str = "arm") -> Chart:
-    """Draw one arm or model, layers down, heads across. Rows: label, layer, head, value (0 to 1)."""
+    """Draw one arm or model, layers down, heads across. Rows: label, layer, head, value."""
     chart = _grid(rows, ("head", "head"), ("layer", "layer"), whose)
     height = 26 * len(unique(rows, "layer"))
     return chart.properties(width="container", height=max(height, 40), title=title)

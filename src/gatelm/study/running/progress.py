@@ -113,7 +113,7 @@ class PlainDisplay:
         print(text, file=self.stream or sys.stdout, flush=True)
 
     def start(self, plan: Plan, done: Collection[PlannedRun], workers: int, threads: int) -> None:
-        """Show that training begins, with `workers` runs at a time and `threads` CPU threads each."""
+        """Show that training begins: `workers` runs at a time, `threads` CPU threads each."""
         self.clock = Clock(plan, done, workers, self.expected)
         self._line(opening(plan, len(done), workers, threads))
 
