@@ -33,6 +33,7 @@ class Estimate:
 
     @property
     def total_bytes(self) -> int:
+        """Bytes of the weights and of the memory that the analysis takes beside them."""
         return self.weights_bytes + self.working_bytes
 
 

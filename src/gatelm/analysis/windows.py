@@ -54,6 +54,7 @@ class Windows:
 
     @property
     def num_batches(self) -> int:
+        """Number of batches that `batches` yields."""
         rows = max(1, TOKENS_PER_BATCH // self.tokens.shape[1])
         return -(-len(self.tokens) // rows)
 

@@ -17,7 +17,7 @@ Split = Literal["train", "validation"]
 def split_documents(
     documents: Iterable[Document], holdout_every: int
 ) -> Iterator[tuple[Split, Document]]:
-    """Mark every n-th document as held out.
+    """Yield documents with their split; every n-th document is held out.
 
     With fewer than n documents the last is held out; a lone document is cut in two at a line end
     (or space), the last 1/n held out.

@@ -39,6 +39,7 @@ class LongDocuments:
 
     @property
     def num_tokens(self) -> int:
+        """Number of tokens of each document."""
         return self.tokens.shape[1]
 
 

@@ -40,6 +40,7 @@ class TextRows:
 
     @property
     def num_targets(self) -> int:
+        """Number of targets in all rows."""
         return sum(target != IGNORE for _, targets in self.rows for target in targets)
 
 

@@ -20,20 +20,30 @@ CHUNK_TOKENS = 1024
 
 @runtime_checkable
 class Prefill(Protocol):
-    """A causal language model that reads one text, a chunk at a time.
-
-    length_dependent: its positions depend on how long the text is so far (dynamic NTK, LongRoPE),
-    so that only one forward of the whole text gives what one forward of the whole text gives.
-    """
+    """A causal language model that reads one text, a chunk at a time."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Name of the model."""
+        ...
+
     @property
-    def vocab_size(self) -> int: ...
+    def vocab_size(self) -> int:
+        """Number of rows of the vocabulary."""
+        ...
+
     @property
-    def device(self) -> torch.device: ...
+    def device(self) -> torch.device:
+        """Device of the model."""
+        ...
+
     @property
-    def length_dependent(self) -> bool: ...
+    def length_dependent(self) -> bool:
+        """Whether positions depend on how long the text is so far (dynamic NTK, LongRoPE).
+
+        Then chunks do not give what one forward of the whole text gives.
+        """
+        ...
 
     def begin(self, num_tokens: int) -> Any:
         """Return an empty state with room for a text of `num_tokens` tokens."""
@@ -60,6 +70,7 @@ class DecoderPrefill:
 
     @property
     def device(self) -> torch.device:
+        """Device of the decoder."""
         return next(self._model.parameters()).device
 
     def begin(self, num_tokens: int) -> KVCache:

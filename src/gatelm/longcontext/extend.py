@@ -48,6 +48,7 @@ class Extension:
     changes: tuple[tuple[str, str, str], ...]
 
     def as_dict(self) -> dict[str, Any]:
+        """Return the extension as plain data, without the config."""
         return {
             "method": self.method,
             "original_tokens": self.original_tokens,

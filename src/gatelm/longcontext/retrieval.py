@@ -24,13 +24,15 @@ Progress = Callable[[str, int, int], None]
 
 
 class Decoding(TextTokenizer, Protocol):
-    """A tokenizer that can also decode ids.
+    """A tokenizer that can also decode ids."""
 
-    unused_ids: rows of a vocabulary that have no token.
-    """
+    def decode(self, ids: Sequence[int]) -> str:
+        """Decode ids into text."""
+        ...
 
-    def decode(self, ids: Sequence[int]) -> str: ...
-    def unused_ids(self, vocab_size: int) -> Sequence[int]: ...
+    def unused_ids(self, vocab_size: int) -> Sequence[int]:
+        """Return the rows of a vocabulary that have no token."""
+        ...
 
 
 @dataclass(frozen=True)

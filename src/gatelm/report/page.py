@@ -55,7 +55,7 @@ class Figure:
 
     @property
     def title(self) -> str:
-        """Return the chart's title as one line."""
+        """The chart's title as one line."""
         title = self.chart.title
         if isinstance(title, alt.TitleParams):
             title = title.text

@@ -18,16 +18,27 @@ Rows = list[dict[str, Any]]
 
 
 class Measured(Protocol):
-    """A run or a model with its analysis: `arm` decides the colour, `label` is its name."""
+    """A run or a model with its analysis."""
 
     @property
-    def arm(self) -> str: ...
+    def arm(self) -> str:
+        """Name of the arm, which decides the colour."""
+        ...
+
     @property
-    def label(self) -> str: ...
+    def label(self) -> str:
+        """Name of the run or model."""
+        ...
+
     @property
-    def seed(self) -> int | None: ...
+    def seed(self) -> int | None:
+        """Seed of the run; None for a model."""
+        ...
+
     @property
-    def analysis(self) -> Mapping[str, Any]: ...
+    def analysis(self) -> Mapping[str, Any]:
+        """Tree of the analysis."""
+        ...
 
 
 def who(measured: Measured) -> dict[str, Any]:

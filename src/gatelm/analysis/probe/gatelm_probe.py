@@ -61,10 +61,12 @@ class GatelmProbe:
 
     @property
     def device(self) -> torch.device:
+        """Device of the decoder."""
         return next(self.model.parameters()).device
 
     @property
     def dtype(self) -> torch.dtype:
+        """Dtype of the decoder."""
         return next(self.model.parameters()).dtype
 
     def observe(

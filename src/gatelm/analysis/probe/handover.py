@@ -35,11 +35,19 @@ class Handover(Protocol):
     """A model whose attention can be handed over."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Name of the model."""
+        ...
+
     @property
-    def num_layers(self) -> int: ...
+    def num_layers(self) -> int:
+        """Number of layers."""
+        ...
+
     @property
-    def device(self) -> torch.device: ...
+    def device(self) -> torch.device:
+        """Device of the model."""
+        ...
 
     def inverse_frequencies(self) -> Sequence[Float[Tensor, " R"]]:
         """Inverse frequencies of every rotary embedding in the model."""
@@ -51,7 +59,9 @@ class Handover(Protocol):
         """Final normed states without gradient: tokens at `positions`, attention by `kernel`."""
         ...
 
-    def logits(self, hidden: Float[Tensor, "*B D"]) -> Float[Tensor, "*B V"]: ...
+    def logits(self, hidden: Float[Tensor, "*B D"]) -> Float[Tensor, "*B V"]:
+        """Return the logits of final states."""
+        ...
 
 
 class DecoderHandover:
@@ -89,6 +99,7 @@ class DecoderHandover:
 
     @property
     def device(self) -> torch.device:
+        """Device of the decoder."""
         return next(self._model.parameters()).device
 
     def inverse_frequencies(self) -> Sequence[Float[Tensor, " R"]]:

@@ -17,19 +17,28 @@ from gatelm.nn.shapes import Bool, Float, Int, Tensor
 class TokenBatch(Protocol):
     """The parts of a batch that an analysis reads; `gatelm.data.batch.Batch` has them.
 
-    tokens, targets: (B,T) int64, targets below 0 have no loss. documents: (B,T) ids within the
-    row, -1 for padding, or None. marks: (B,T) bool by name, sets of query positions. One with a
-    second sequence has `second` too, the arguments of the decoder that reads it.
+    A batch with a second sequence also has `second`, the arguments of the decoder that reads it.
     """
 
     @property
-    def tokens(self) -> AnyTensor: ...
+    def tokens(self) -> AnyTensor:
+        """Ids of the tokens (B,T), int64."""
+        ...
+
     @property
-    def targets(self) -> AnyTensor: ...
+    def targets(self) -> AnyTensor:
+        """Ids of the targets (B,T), int64; targets below 0 have no loss."""
+        ...
+
     @property
-    def documents(self) -> AnyTensor | None: ...
+    def documents(self) -> AnyTensor | None:
+        """Document ids (B,T) within the row, -1 for padding; or None."""
+        ...
+
     @property
-    def marks(self) -> Mapping[str, AnyTensor]: ...
+    def marks(self) -> Mapping[str, AnyTensor]:
+        """Sets of query positions (B,T) by name."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ class RankTotals:
 
     @property
     def width(self) -> int:
+        """Number of entries of a vector; 0 before any was added."""
         return len(self._sum)
 
     def ranks(self) -> dict[str, float]:

@@ -63,6 +63,7 @@ class SinkTokens:
 
     @property
     def total(self) -> int:
+        """Number of (key, head) pairs that are sinks."""
         return self.by_token.total()
 
     def rate_by_position(self) -> list[float]:

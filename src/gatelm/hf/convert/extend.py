@@ -58,6 +58,7 @@ class Extended:
     trained_tokens: int = 0
 
     def as_dict(self) -> dict[str, Any]:
+        """Return the result as plain data."""
         return {
             "folder": str(self.folder),
             "source": self.source,

@@ -38,10 +38,12 @@ class PackedShape:
 
     @property
     def query_rows(self) -> int:
+        """Number of query rows."""
         return self.num_heads * self.head_dim
 
     @property
     def gate_rows(self) -> int:
+        """Number of gate rows."""
         return self.num_heads * self.gate_width
 
 

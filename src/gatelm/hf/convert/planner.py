@@ -38,6 +38,7 @@ class Option:
     engines: tuple[Fact, ...]
 
     def as_dict(self) -> dict[str, Any]:
+        """Return the option as plain data."""
         return asdict(self)
 
 

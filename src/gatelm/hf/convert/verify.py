@@ -66,6 +66,7 @@ class ModelDifference:
 
     @property
     def passed(self) -> bool:
+        """Whether all differences are within their tolerances."""
         # comparisons with NaN are false, which max() would hide
         return (
             self.logits_relative <= self.tolerance
@@ -83,6 +84,7 @@ class ModelDifference:
         )
 
     def as_dict(self) -> dict[str, Any]:
+        """Return the differences as plain data, with `passed`."""
         return {**asdict(self), "passed": self.passed}
 
 

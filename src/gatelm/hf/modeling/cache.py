@@ -31,9 +31,11 @@ class StateLayer(CacheLayerMixin):
         raise ValueError("cache: a recurrent layer's state is not updated by keys and values")
 
     def get_seq_length(self) -> int:
+        """Return the number of tokens that the states have read."""
         return self.num_tokens
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """See `DynamicLayer.get_mask_sizes`."""
         return self.num_tokens + query_length, 0
 
     def get_max_length(self) -> int:
@@ -44,15 +46,19 @@ class StateLayer(CacheLayerMixin):
     """Name of `get_max_length` before transformers 5.24."""
 
     def reset(self) -> None:
+        """Set the states to zero."""
         self.states, self.num_tokens = tuple(torch.zeros_like(t) for t in self.states), 0
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Put the rows of the states into the order of `beam_idx`."""
         self.states = tuple(t.index_select(0, beam_idx.to(t.device)) for t in self.states)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat each row of the states `repeats` times."""
         self.states = tuple(t.repeat_interleave(repeats, dim=0) for t in self.states)
 
     def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep the rows `indices` of the states."""
         self.states = tuple(t[indices] for t in self.states)
 
     def crop(self, *args: Any) -> None:
@@ -72,6 +78,7 @@ class SlidingWindowLayer(StateLayer):
 
     @property
     def ring(self) -> SlidingWindowCache:
+        """The states as our decoder's cache of a window."""
         return SlidingWindowCache(*self.states)
 
     def crop(self, *args: Any) -> None:
@@ -135,7 +142,7 @@ class LibraryCache(KVCache):
         mask: AttentionMask,
         pattern: Pattern,
     ) -> tuple[Float[Tensor, "B S K H"], Float[Tensor, "B S K V"], AttentionMask]:
-        """Add one layer's new keys and values; returns all that are kept, and their mask."""
+        """Append one layer's new keys and values; returns all that are kept, and their mask."""
         if pattern.window_tokens is not None:
             return super().append(layer, k, v, mask, pattern)
         all_k, all_v = self.inner.update(k.transpose(1, 2), v.transpose(1, 2), layer)

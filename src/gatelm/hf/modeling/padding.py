@@ -39,8 +39,7 @@ def documents_of(
 
 
 def _packed(position_ids: Int[Tensor, "B T"], real: Bool[Tensor, "B T"]) -> Int[Tensor, "B T"]:
-    """Numbers of documents; one begins where a real token does not go on from the real one before
-    it."""
+    """Number the documents; one begins where a position does not follow the last real token's."""
     index = torch.arange(real.shape[1], device=real.device).expand_as(real)
     last_real = torch.where(real, index, 0).cummax(dim=1).values[:, :-1]
     expected = position_ids.gather(1, last_real) + 1

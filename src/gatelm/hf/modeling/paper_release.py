@@ -66,6 +66,7 @@ class GroupGatedAttention(Qwen3Attention):
         attention_mask: Tensor | None = None,
         **kwargs: Any,
     ) -> tuple[Float[Tensor, "B T D"], Tensor | None]:
+        """See `Qwen3Attention.forward`."""
         shape = hidden_states.shape[:-1]
         group = self.num_heads // self.num_groups
         packed = self.q_proj(hidden_states).unflatten(-1, (self.num_groups, -1))

@@ -74,40 +74,47 @@ class GatelmConfig(PreTrainedConfig):
 
     @property
     def model_config(self) -> ModelConfig:
-        """Return the model's config."""
+        """The model's config."""
         return ModelConfig.parse(self.model, type(self).__name__)
 
     @property
     def vocab_size(self) -> int | None:
+        """Number of rows of the vocabulary."""
         return self.model["vocab_size"]
 
     @vocab_size.setter
     def vocab_size(self, value: int) -> None:
+        """Set the number of rows of the vocabulary."""
         self.model = {**self.model, "vocab_size": value}
 
     @property
     def hidden_size(self) -> int:
+        """Width of the residual stream."""
         return self.model["hidden_dim"]
 
     @property
     def num_hidden_layers(self) -> int:
+        """Number of layers."""
         return self.model["num_layers"]
 
     @property
     def num_attention_heads(self) -> int:
+        """Number of query heads in the first layer of softmax attention."""
         return self._attention.num_heads
 
     @property
     def num_key_value_heads(self) -> int:
+        """Number of key/value heads in the first layer of softmax attention."""
         return self._attention.kv_heads
 
     @property
     def head_dim(self) -> int:
+        """Width of a head in the first layer of softmax attention."""
         return self._attention.width(self.hidden_size)
 
     @property
     def _attention(self) -> AttentionConfig:
-        """Return a setting of the first layer with softmax attention.
+        """The config of the first layer with softmax attention.
 
         Raises:
             AttributeError: for a model without such a layer.
@@ -226,6 +233,7 @@ class GatelmForCausalLM(PreTrainedModel, GenerationMixin):
         return self.model.head
 
     def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        """Replace the head."""
         self.model.head = new_embeddings  # pyright: ignore[reportAttributeAccessIssue]
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:

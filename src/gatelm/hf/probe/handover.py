@@ -65,6 +65,7 @@ class HFHandover:
 
     @property
     def device(self) -> torch.device:
+        """Device of the model."""
         return self._probe.device
 
     def inverse_frequencies(self) -> Sequence[Float[Tensor, " R"]]:

@@ -59,6 +59,7 @@ class HFProbe:
 
     @property
     def vocab_size(self) -> int:
+        """Number of rows of the vocabulary."""
         return int(self.model.config.get_text_config().vocab_size)
 
     @property
@@ -68,22 +69,27 @@ class HFProbe:
 
     @property
     def attention_layers(self) -> tuple[int, ...]:
+        """Indices of the layers whose attention can be read."""
         return tuple(index for index in range(self.num_layers) if index not in self._unread)
 
     @property
     def gate_sites(self) -> Mapping[int, tuple[str, ...]]:
+        """Sites of the readable gates by layer."""
         return dict.fromkeys(self.gates, (SITE,))
 
     @property
     def parameters(self) -> int:
+        """Number of parameters."""
         return sum(parameter.numel() for parameter in self.model.parameters())
 
     @property
     def dtype(self) -> torch.dtype:
+        """Dtype of the weights."""
         return next(p.dtype for p in self.model.parameters() if p.is_floating_point())
 
     @property
     def device(self) -> torch.device:
+        """Device of the model."""
         return next(self.model.parameters()).device
 
     def observe(

@@ -80,6 +80,7 @@ class HFPrefill:
 
     @property
     def device(self) -> torch.device:
+        """Device of the model."""
         return self._probe.device
 
     def begin(self, num_tokens: int) -> DynamicCache:

@@ -132,7 +132,7 @@ class AttentionMask:
 
     @property
     def positions(self) -> Int[Tensor, "b S"]:
-        """Return the position of every token of the row in its document, 0-based."""
+        """The position of every token of the row in its document, 0-based."""
         if self._positions is None:
             if self.documents is None:
                 self._positions = torch.arange(self.num_tokens, device=self.device)[None]

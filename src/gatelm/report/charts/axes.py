@@ -80,6 +80,7 @@ def ticks(domain: tuple[float, float] | None, kind: Literal["linear", "log"]) ->
 
 
 def rule(value: float, channel: Literal["x", "y"], *, solid: bool = False) -> alt.Chart:
+    """Draw a line at a reference value of one axis."""
     mark = alt.Chart(data([{"reference": value}])).mark_rule(
         color=INK if solid else MUTED, strokeDash=[1, 0] if solid else [4, 3], strokeWidth=1.2
     )
@@ -90,6 +91,7 @@ def rule(value: float, channel: Literal["x", "y"], *, solid: bool = False) -> al
 
 
 def layered(layers: Sequence[alt.Chart], title: str, height: int) -> alt.LayerChart:
+    """Lay charts of the page's width over each other, under one title."""
     chart = alt.layer(*layers)
     assert isinstance(chart, alt.LayerChart)
     return chart.properties(width="container", height=height, title=title)

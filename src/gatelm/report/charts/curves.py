@@ -30,8 +30,7 @@ class Drawn:
 
 
 def curves_chart(drawn: Sequence[Drawn], *, from_step: int = 0) -> Chart:
-    """One line a curve, a triangle at the peak of each event; values before `from_step` are left
-    out."""
+    """Draw one line per curve from `from_step` on, with a triangle at each event's peak."""
     palette = Palette.of_arms(d.curve.name for d in drawn)
     names = [d.curve.name for d in drawn]
     rows = [row for d in drawn for row in _rows(d.curve, from_step)]

@@ -75,7 +75,7 @@ def _shares(groups: Mapping[str, Sequence[RunRecord]]) -> dict[str, list[list[fl
 def _add_shares(
     page: Page, part: StudyPart, groups: Mapping[str, Sequence[RunRecord]], shares: dict[str, Any]
 ) -> list[Figure]:
-    """Add text and, for models of many heads, a heatmap per arm; for small ones a single figure."""
+    """Write text and heatmaps: one per arm for models of many heads, else a single figure."""
     runs = [run for runs in groups.values() for run in runs]
     uniform = uniform_share(runs)
     length = next((run.analysis.get("seq_len") for run in runs), None)

@@ -51,6 +51,7 @@ class PlannedRun:
 
     @property
     def label(self) -> str:
+        """Name of the run: its part, its setting and its seed."""
         return f"{self.part}/{self.setting}/seed {self.seed}"
 
 
@@ -62,6 +63,7 @@ class Plan:
     runs: tuple[PlannedRun, ...]
 
     def of(self, part: str) -> tuple[PlannedRun, ...]:
+        """Return the runs of a part."""
         return tuple(r for r in self.runs if r.part == part)
 
 

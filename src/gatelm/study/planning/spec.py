@@ -67,6 +67,7 @@ class PartConfig(Config):
 
     @property
     def primary(self) -> tuple[str, ...]:
+        """Metrics that the verdict is about."""
         return self.primary_metrics or self.metrics
 
     @model_validator(mode="before")

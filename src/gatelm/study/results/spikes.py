@@ -119,6 +119,7 @@ class Stability:
     last_median: float | None
 
     def to_json(self) -> dict[str, Any]:
+        """Return the fields as plain data."""
         return asdict(self)
 
 

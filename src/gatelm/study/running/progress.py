@@ -166,22 +166,26 @@ class LiveDisplay(PlainDisplay):
         self.bars.console.print(text, style=style, markup=False, highlight=False)
 
     def start(self, plan: Plan, done: Collection[PlannedRun], workers: int, threads: int) -> None:
+        """See `PlainDisplay.start`."""
         super().start(plan, done, workers, threads)
         self.overall = self.bars.add_task(plan.study.name, total=len(plan.runs), cells="")
         self._refresh()
         self.bars.start()
 
     def begin(self, run: PlannedRun) -> None:
+        """See `PlainDisplay.begin`."""
         self.clock.begin(run)
         name = _shortened(run.label, self.console.width - 66)
         self.tasks[run] = self.bars.add_task(f"  {name}", total=1, cells="starting")
 
     def progress(self, run: PlannedRun, at: Progress) -> None:
+        """See `PlainDisplay.progress`."""
         cells = _figures(at, self.clock.progress(run, at))
         self.bars.update(self.tasks[run], total=at.total_steps, completed=at.step, cells=cells)
         self._refresh()
 
     def end(self, run: PlannedRun, status: str, error: str) -> None:
+        """See `PlainDisplay.end`."""
         self.clock.end(run, status in ("finished", "diverged"))
         self.bars.remove_task(self.tasks.pop(run))
         style = {"finished": "green", "diverged": "yellow", "failed": "red"}.get(status, "")
@@ -189,6 +193,7 @@ class LiveDisplay(PlainDisplay):
         self._refresh()
 
     def stop(self) -> None:
+        """See `PlainDisplay.stop`."""
         self.bars.stop()
 
     def _refresh(self) -> None:

@@ -95,7 +95,7 @@ class Throughput:
 
     @property
     def rate(self) -> float | None:
-        """Return tokens per second in this lap so far; of the last lap if this one has no step."""
+        """Tokens per second in this lap so far; of the last lap if this one has no step."""
         self._advance()
         if self._lap_tokens and self._lap_seconds > 0:
             return self._lap_tokens / self._lap_seconds

@@ -202,7 +202,7 @@ def shift(weight: Tensor, sign: float) -> tuple[Tensor, float]:
 
 
 def norm_weights(cfg: ModelConfig, fmt: Format) -> list[tuple[str, NormConfig, str]]:
-    """Yield the name of every norm's weight, the norm's config, and the stored form of the weight.
+    """List the name of every norm's weight, the norm's config, and the stored form of the weight.
 
     The output norm of Gated DeltaNet is plain in every format.
     """
