@@ -8,7 +8,7 @@ from gatelm.nn.model import ModelConfig
 
 
 def model_preset(name: str, *overrides: str) -> ModelConfig:
-    """The model file `recipes/models/<name>.yaml`, with `path=value` overrides.
+    """Load the model file `recipes/models/<name>.yaml`, with `path=value` overrides.
 
     Raises:
         ConfigError: no such preset, or an override that is no config value.
@@ -18,7 +18,7 @@ def model_preset(name: str, *overrides: str) -> ModelConfig:
 
 
 def model_presets() -> tuple[str, ...]:
-    """The names that `model_preset` knows."""
+    """Return the names that `model_preset` knows."""
     return tuple(sorted(path.stem for path in (packaged_recipes() / "models").glob("*.yaml")))
 
 

@@ -1,4 +1,4 @@
-"""What a model's gates, first values and massive activations do for its loss: it runs without them.
+"""Causal checks: the loss of a model without its gates, first values or massive activations.
 
 Each intervention changes one thing in every layer and measures the loss on the same batches:
 `interventions`. A study measures sinks too, but with the gates forced alone: `gate_effects`.
@@ -53,7 +53,7 @@ class Effect:
     skipped: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values; null for a number that is not finite."""
+        """Return the effect as plain values, with null for a number that is not finite."""
         tree = asdict(self)
         tree["increase_by_mark"] = {k: _finite(v) for k, v in self.increase_by_mark.items()}
         return {**tree, "loss": _finite(self.loss), "increase": _finite(self.increase)}
@@ -115,7 +115,7 @@ class _Trials:
         self.plain = self._loss(lambda layout: {}, self._seen)
 
     def of_gates(self, constants: Sequence[float]) -> Iterator[Planned]:
-        """Of the gates in the chosen layers."""
+        """Yield the effects of changes to the gates in the chosen layers."""
         if not any(layer in self.layers for layer in self.probe.gate_sites):
             return
 
@@ -130,7 +130,7 @@ class _Trials:
             yield plan(f"constant_{value:g}", f"every gate score is {value:g}", constant(value))
 
     def of_values(self, positions: Sequence[int]) -> Iterator[Planned]:
-        """Of the values at key positions, and a control."""
+        """Yield the effects of changes to the values at key positions, and of a control."""
         if not any(layer in self.layers for layer in self.probe.attention_layers):
             return
 
@@ -149,7 +149,7 @@ class _Trials:
             )
 
     def of_outliers(self) -> Iterator[Planned]:
-        """Of massive activations, if there are any."""
+        """Yield the effects of changes to massive activations, if there are any."""
         found = {
             layer: outliers.summary()
             for layer, outliers in self._seen.outliers.items()
@@ -171,7 +171,7 @@ class _Trials:
         )
 
     def effect(self, name: str, what: str, changes: Changes) -> Effect:
-        """The loss under changes; a probe that cannot make them says why."""
+        """Measure the loss under changes; a probe that cannot make them says why."""
         try:
             changed = self._loss(changes)
         except ValueError as error:
@@ -233,7 +233,7 @@ def _at(layout: Layout, position: int) -> Bool[Tensor, "B T"]:
 
 
 def control_positions(layout: Layout, positions: Sequence[int]) -> Bool[Tensor, "B T"]:
-    """As many positions of each document as exist of `positions`, drawn from its others.
+    """Draw from each document's other positions as many as `positions` holds of it.
 
     Always the same for a layout; all others where there are too few.
     """

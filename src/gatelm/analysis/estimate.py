@@ -19,15 +19,12 @@ from gatelm.nn.shapes import Float, Tensor
 
 TRIAL_TOKENS = 64
 BLOCK_BYTES = 48 << 20
-"""A block of weights with its temporaries."""
+"""Bytes that one block of attention weights and its temporaries may take."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Time and memory of analysing one model.
-
-    matrices_bytes: what all attention matrices of one row would need.
-    """
+    """Cost of analysing one model; `matrices_bytes`: size of all attention matrices of one row."""
 
     seconds: float
     weights_bytes: int
@@ -36,6 +33,7 @@ class Estimate:
 
     @property
     def total_bytes(self) -> int:
+        """Bytes of the weights and of the memory that the analysis takes beside them."""
         return self.weights_bytes + self.working_bytes
 
 
@@ -57,7 +55,7 @@ class _Shapes(Observer):
 
 
 def estimate(probe: Probe, windows: Windows) -> Estimate:
-    """From a trial on the first tokens of the first row, and the cost of one block of weights.
+    """Estimate time and memory from a trial on a few tokens and the cost of one block of weights.
 
     What grows with the number of tokens is scaled from the trial, what grows with its square from
     the block; the first is an upper bound, since a short row uses a machine less well.
@@ -95,7 +93,7 @@ def _rank_bytes(totals: Totals) -> int:
 
 
 def _seconds_per_weight(probe: Probe, shapes: _Shapes) -> float:
-    """Of one weight of one head, in both passes."""
+    """Measure the seconds that one attention weight of one head takes, in both passes."""
     widest = max(shapes.by_layer.values(), default=(1, 0))
     heads, width = widest[0], widest[1] or 64
     size = 256

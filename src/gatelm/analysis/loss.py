@@ -23,14 +23,14 @@ class Head(Protocol):
     """A model that turns its final states into logits: a probe, a decoder, a `Prefill`."""
 
     def logits(self, hidden: Float[Tensor, "*B D"]) -> Float[Tensor, "*B V"]:
-        """Logits of some states."""
+        """Return the logits of some states."""
         ...
 
 
 def logit_blocks(
     model: Head, hidden: Float[Tensor, "t D"]
 ) -> Iterator[tuple[slice, Float[Tensor, "b V"]]]:
-    """The logits of all states in float32, a block of states at a time, with its place."""
+    """Yield the float32 logits of all states, one block at a time, with the block's place."""
     if not len(hidden):
         return
     vocab_size = model.logits(hidden[:1]).shape[-1]

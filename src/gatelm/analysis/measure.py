@@ -28,14 +28,14 @@ class Analysis:
     maps: dict[str, Any] | None = None
 
     def metrics(self) -> dict[str, float]:
-        """Flat, by the names of `registry.METRICS`, with `_{mark}` for marked positions.
+        """Flat metrics by their names in `registry.METRICS`, with `_{mark}` for marked positions.
 
         What does not apply (gates of a model without) or is not a number is left out.
         """
         return flat_metrics(self.totals)
 
     def to_json(self) -> dict[str, Any]:
-        """The content of analysis.json; numbers that are not finite are null."""
+        """Return the content of analysis.json; numbers that are not finite are null."""
         return analysis_tree(self.totals, self.maps)
 
 

@@ -1,4 +1,4 @@
-"""Did the gates move? A model's gates against those it started with, on the same tokens."""
+"""How far a model's gates moved from those that it started with, on the same tokens."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ Place = tuple[int, str]
 
 @dataclass
 class Movement:
-    """By (layer, site): scores at the start and at the end, and the weights' change."""
+    """Scores of each gate at the start and at the end, and the change of its weights."""
 
     gates: dict[Place, dict[str, float]]
     weights: dict[str, float] = field(default_factory=dict)
 
     def metrics(self) -> dict[str, float]:
-        """Flat, by the names of `registry.METRICS`; means over gates weigh each gate the same."""
+        """Flat metrics by their names in `registry.METRICS`; each gate weighs the same in means."""
         return read_subject("movement", self) if self.gates else {}
 
     def to_json(self) -> list[dict[str, Any]]:
-        """An entry a gate, as they come in the model."""
+        """Return one entry for each gate, in the order of the model."""
         return [{"layer": layer, "site": site, **e} for (layer, site), e in self.gates.items()]
 
 
 def sentence(metrics: Mapping[str, float | None]) -> str | None:
-    """What a run's metrics say about its gates, in words; None where the start was not compared."""
+    """Say in words how far a run's gates moved; None if the start was not compared."""
     change, start = metrics.get("gate_score_change"), metrics.get("gate_mean_start")
     if change is None or start is None:
         return None

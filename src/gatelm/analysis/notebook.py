@@ -23,7 +23,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Report:
-    """What was found: `metrics` flat (see `analysis.metrics.registry`), and rows for a dataframe.
+    """Result of an analysis: flat `metrics` (see `analysis.metrics.registry`), and rows of tables.
 
     pandas.DataFrame(report.heads), report.layers, report.gates; `tree` is analysis.json.
     """
@@ -33,12 +33,12 @@ class Report:
 
     @property
     def heads(self) -> list[Row]:
-        """One row a layer and head."""
+        """One row for each layer and head."""
         return list(head_rows(self.tree))
 
     @property
     def layers(self) -> list[Row]:
-        """One row a layer of the residual stream; layer -1 is the embedding."""
+        """One row for each layer of the residual stream; layer -1 is the embedding."""
         residual = self.tree["residual"]
         return [
             {"layer": index - 1, **{name: residual[name][index] for name in RESIDUAL_FIELDS}}
@@ -47,7 +47,7 @@ class Report:
 
     @property
     def gates(self) -> list[Row]:
-        """One row a gate: layer, site, and every figure of it that is one number."""
+        """One row for each gate: its layer, its site, and every figure that is one number."""
         return [
             {name: value for name, value in gate.items() if not isinstance(value, (list, dict))}
             for gate in self.tree["gates"]
@@ -95,7 +95,7 @@ def analyze(
 
 
 def head_rows(tree: Mapping[str, Any]) -> Iterator[Row]:
-    """The per-head figures of an analysis.json, a row a layer and head; None: not measured."""
+    """The per-head figures of an analysis.json, one row a layer and head; None if not measured."""
     detail = tree.get("detail") or {}
     places = {layer: i for i, layer in enumerate(detail.get("layers") or ())}
     for index, layer in enumerate(tree.get("attention_layers") or ()):

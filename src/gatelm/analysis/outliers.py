@@ -1,4 +1,4 @@
-"""Massive activations as something to remove: which channels they are in, and how large the rest.
+"""Massive activations to be removed: the channels that hold them, and the size of the rest.
 
 Massive after arXiv 2402.17762: |h| above 100, and above 1000 times the median |h| of its sequence.
 """
@@ -57,11 +57,11 @@ class Outliers:
 
     @property
     def channels(self) -> tuple[int, ...]:
-        """The channels with a massive activation anywhere."""
+        """The channels that hold a massive activation at any token."""
         return tuple(self._counts.sum(dim=1).nonzero().flatten().tolist())
 
     def summary(self) -> LayerOutliers:
-        """The outliers that the interventions remove."""
+        """Summarise the layer as the interventions need it."""
         index = torch.tensor(self.channels, dtype=torch.long)
         others = self._largest.clone()
         others[index] = 0.0
@@ -72,14 +72,14 @@ class Outliers:
 
 
 def is_massive(row: Float[Tensor, "T D"], valid: Bool[Tensor, " T"]) -> Bool[Tensor, "T D"]:
-    """The massive activations of one sequence, none of them at padding."""
+    """Mark the massive activations of one sequence; padding has none."""
     size = row.float().abs()
     median = size[valid].median() if bool(valid.any()) else size.new_zeros(())
     return (size > torch.clamp(MASSIVE_RATIO * median, min=MASSIVE_ABS)) & valid[:, None]
 
 
 def clamped(outliers: Mapping[int, LayerOutliers]) -> Change:
-    """Channels with massive activations kept within the largest |h| of the others."""
+    """Clamp channels with massive activations to the largest |h| of the other channels."""
 
     def change(layer: int, h: Tensor) -> Tensor:
         if layer not in outliers:
@@ -93,7 +93,7 @@ def clamped(outliers: Mapping[int, LayerOutliers]) -> Change:
 
 
 def set_to_mean(outliers: Mapping[int, LayerOutliers], layout: Layout) -> Change:
-    """Each massive activation replaced by the mean of those in its channel with its sign."""
+    """Replace each massive activation by the mean of those in its channel that have its sign."""
 
     def change(layer: int, h: Tensor) -> Tensor:
         if layer not in outliers:

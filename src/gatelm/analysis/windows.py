@@ -1,4 +1,4 @@
-"""Text to rows of equal length: one text for every model, and one rule for its first token."""
+"""Rows of equal length cut from one text for every model, with one rule for the first token."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gatelm.config.base import ConfigError
 Bos = Literal["auto", "always", "never"]
 
 CANDIDATES = 8
-"""Windows are chosen among this number times the number wanted."""
+"""Factor on the number of wanted windows: windows are chosen among this many candidates."""
 
 TOKENS_PER_BATCH = 2048
 
@@ -25,14 +25,14 @@ IGNORE = -100
 
 @dataclass(frozen=True)
 class FirstToken:
-    """What every row begins with, and why."""
+    """The token that every row begins with, and the reason."""
 
     bos_id: int | None
-    """None: the row begins with text."""
+    """Id of the token; None if the row begins with text."""
     reason: str
     id: int | None = None
     text: str = ""
-    """Of the first row."""
+    """Text of the first row's first token."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Windows:
     bytes_per_token: float
 
     def batches(self) -> Iterator[WindowBatch]:
-        """Batches of about `TOKENS_PER_BATCH` tokens."""
+        """Yield the rows in batches of about `TOKENS_PER_BATCH` tokens."""
         rows = max(1, TOKENS_PER_BATCH // self.tokens.shape[1])
         for start in range(0, len(self.tokens), rows):
             cut = slice(start, start + rows)
@@ -54,6 +54,7 @@ class Windows:
 
     @property
     def num_batches(self) -> int:
+        """Number of batches that `batches` yields."""
         rows = max(1, TOKENS_PER_BATCH // self.tokens.shape[1])
         return -(-len(self.tokens) // rows)
 
@@ -69,7 +70,7 @@ class WindowBatch:
 
 
 def first_token(tokenizer: TextTokenizer, bos: Bos) -> FirstToken:
-    """The rule for rows of this tokenizer.
+    """Decide which token opens the rows of this tokenizer.
 
     Raises:
         ConfigError: BOS is asked for, and there is none.
@@ -98,7 +99,7 @@ def cut_windows(
     samples: int,
     bos: Bos = "auto",
 ) -> Windows:
-    """`samples` rows of `seq_len` tokens, spread evenly over the texts, none across two texts.
+    """Cut `samples` rows of `seq_len` tokens, spread evenly over the texts, each from one text.
 
     One sample is the first row. A row is a stretch of one text; BOS, where the rule asks for it,
     stands in front of every row and is not doubled where the text itself spells it out. The last

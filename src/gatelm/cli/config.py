@@ -93,7 +93,7 @@ def gates(as_json: Json = False) -> None:
 
 
 def _source(path: str, sources: dict[str, str], taken: tuple[str, ...]) -> str:
-    """The source of a leaf: its own, or that of the shorthand it was expanded from."""
+    """The source of a leaf, or of the shorthand from which the leaf was expanded."""
     leaf = path
     while path:
         if path in sources:

@@ -1,4 +1,4 @@
-"""The console of rich, for text that others wrote."""
+"""A console of rich for text that others wrote."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Console(console.Console):
     def render(
         self, renderable: console.RenderableType, options: console.ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """The segments to print; those of rich itself, which move the cursor, stay."""
+        """Escape control characters in the segments to print, except rich's own."""
         for text, style, control in super().render(renderable, options):
             yield Segment(text if control else printable(text), style, control)
 
 
 def wide_console(columns: int = 100) -> Console:
-    """A console on stdout. Where that is no terminal, tables may be at least `columns` wide."""
+    """A console on stdout. Tables may be `columns` wide even where stdout is no terminal."""
     plain = Console()
     return plain if plain.is_terminal else Console(width=max(plain.width, columns))

@@ -140,7 +140,7 @@ def _shown(result: Extended) -> str:
 
 
 def _tokens(text: str, option: str) -> int:
-    """A whole number of tokens; k is 1,024, M and B are decimal."""
+    """Parse a whole number of tokens; k is 1,024, M and B are decimal."""
     from gatelm.config import ConfigError
 
     units = {"k": 1024, "K": 1024, "M": 10**6, "B": 10**9}

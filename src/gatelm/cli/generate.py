@@ -11,7 +11,7 @@ from gatelm.cli.options import MODEL_HELP, Device, DType, IgnoreUnknown, opening
 from gatelm.cli.output import echo
 
 LEAST_TEMPERATURE = 1e-4
-"""Scores are divided by the temperature, and below this they leave the range of floats."""
+"""Least temperature: scores divided by a smaller one may leave the range of floats."""
 
 
 def generate(

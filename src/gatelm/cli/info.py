@@ -71,7 +71,7 @@ def _facts(model: ModelConfig, seq_len: int) -> dict[str, Any]:
 
 
 def _training(config: Config, model: ModelConfig) -> dict[str, Any]:
-    """A run's precision and time on this machine; nothing for a model alone."""
+    """Estimate a run's precision and time on this machine; empty for a model alone."""
     import torch
 
     from gatelm.train.config import RunConfig

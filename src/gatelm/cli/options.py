@@ -58,13 +58,13 @@ class Opening(TypedDict):
 
 
 def opening(device: str, dtype: str, ignore_unknown_tensors: bool) -> Opening:
-    """The options above as arguments."""
+    """Make the arguments of `Opening` from the options above."""
     unknown = "ignore" if ignore_unknown_tensors else "refuse"
     return {"device": device, "dtype": dtype, "unknown_tensors": unknown}
 
 
 def typed(context: typer.Context) -> Iterator[tuple[str, str]]:
-    """Parameter name and spelling of each option that stands in the command line.
+    """The parameter name and the spelling of each option that was typed.
 
     What nothing would use is refused by the commands, not ignored.
     """

@@ -1,4 +1,4 @@
-"""How far a command is, on stderr: moving bars on a terminal, a line now and then elsewhere."""
+"""The progress of a command on stderr: moving bars on a terminal, elsewhere lines."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ PREPARING = {
 
 
 def say(text: str) -> None:
-    """Print what is done now."""
+    """Print on stderr what the command does now."""
     echo(f"{text} ...", err=True)
 
 
 class Bars:
-    """A bar with the time left for each thing that is counted; none where there is no terminal."""
+    """Progress bars with the time left, one per counted thing; none without a terminal."""
 
     def __init__(
         self,
@@ -72,11 +72,11 @@ class Bars:
 
     @property
     def moving(self) -> bool:
-        """Whether bars are shown. Elsewhere a command prints lines."""
+        """Whether bars are shown; if not, a command prints lines."""
         return self.console.is_terminal
 
     def show(self, what: str, done: int, total: int | None, figures: str = "") -> None:
-        """Move the bar of `what`, which is made where there is none."""
+        """Move the bar of `what`, and make it first if there is none."""
         if what not in self._tasks:
             self._tasks[what] = self._bars.add_task(what, total=total, figures=figures)
         self._bars.update(self._tasks[what], completed=done, total=total, figures=figures)
@@ -86,13 +86,13 @@ class Bars:
         self._bars.reset(self._tasks[what], completed=done)
 
     def remove_all(self) -> None:
-        """Take away the bars."""
+        """Remove all bars."""
         for task in self._tasks.values():
             self._bars.remove_task(task)
         self._tasks.clear()
 
     def line_is_due(self, now: float) -> bool:
-        """Whether the last time that this was true is `line_seconds` ago."""
+        """Whether `line_seconds` have passed since the last call that returned True."""
         if now - self._last_line < self._line_seconds:
             return False
         self._last_line = now
@@ -100,7 +100,7 @@ class Bars:
 
 
 class RunDisplay(Bars):
-    """The bar of a training run, or a line every `line_seconds` and at the end."""
+    """Display of a training run: a bar, or a line every `line_seconds` and at the end."""
 
     def __init__(self, console: Console, name: str, line_seconds: float = LINE_SECONDS) -> None:
         super().__init__(console, with_figures=True, line_seconds=line_seconds)
@@ -113,7 +113,7 @@ class RunDisplay(Bars):
         return self
 
     def report(self, progress: Progress) -> None:
-        """Take note of a run's position."""
+        """Show a run's position."""
         now = time.monotonic()
         if self._started is None and progress.phase == "train":
             # data, first validation and the first step's preparations say nothing about steps
@@ -135,7 +135,7 @@ class RunDisplay(Bars):
 
 
 def preparing(bars: Bars) -> Callable[[PrepareProgress], None]:
-    """A function that shows the preparation of a corpus: a bar a phase, or the phase's name."""
+    """Return a function that shows the phases of preparing a corpus as bars, or by name."""
     begun: list[str] = []
 
     def report(progress: PrepareProgress) -> None:
@@ -160,7 +160,7 @@ def _figures(progress: Progress) -> str:
 
 
 def duration(seconds: float) -> str:
-    """`1:02:03`: hours, minutes, seconds."""
+    """Format seconds as hours, minutes and seconds: `1:02:03`."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{seconds:02d}"

@@ -1,4 +1,4 @@
-"""Which kind of config a recipe is: a run, a study or a model."""
+"""Recipes of any kind: a run, a study or a model."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> tuple[Config, Loade
 
 
 def load_run(name: str, overrides: Sequence[str] = ()) -> tuple[RunConfig, Loaded]:
-    """`load_recipe` for a run.
+    """Load a recipe that must be a run; see `load_recipe`.
 
     Raises:
         ConfigError: also when the recipe is a study or a model, with what would do.

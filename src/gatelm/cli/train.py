@@ -87,7 +87,7 @@ def train(
 
 
 def _going_on(overrides: Sequence[str], cfg: RunConfig, result: RunResult) -> list[str]:
-    """The overrides of a command that goes on with a run, beyond a step where it was to stop."""
+    """The overrides of a command that resumes a run, without the step at which it stopped."""
     if result.status != "stopped" or result.steps != cfg.train.stop_at_step:
         return list(overrides)
     kept = [text for text in overrides if text.partition("=")[0].strip() != STOP]

@@ -38,7 +38,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def choice(registry: Mapping[str, Any], what: str) -> Any:
-    """A `str` field whose values are the keys of `registry`, read when it is validated.
+    """Type of a `str` field whose values are the keys of `registry`, read at validation.
 
     An entry added to the dict is at once a legal config value.
     """
@@ -52,7 +52,7 @@ def choice(registry: Mapping[str, Any], what: str) -> Any:
 
 
 def not_identity(default: Any, **kwargs: Any) -> Any:
-    """A field that does not change the function computed, so the content hash skips it."""
+    """Make a field that the content hash skips, as it does not change the computed function."""
     return Field(default=default, json_schema_extra={"identity": False}, **kwargs)
 
 
@@ -77,7 +77,7 @@ def _names_a_folder(value: str) -> str:
 
 
 FolderName = Annotated[str, AfterValidator(_names_a_folder)]
-"""A name that a folder gets, or a folder in folders: it cannot lead out of where it is."""
+"""Name of a folder or relative path of folders, which cannot lead out of its parent folder."""
 
 
 class Config(BaseModel):
@@ -134,7 +134,7 @@ class Config(BaseModel):
 
 @cache
 def _admits_bool(cls: type[Config], name: str) -> bool:
-    """Whether true and false are values of a field; pydantic alone takes them for 1 and 0."""
+    """Whether a field admits true and false; pydantic alone takes them for 1 and 0."""
     pending = [cls.model_fields[name].annotation]
     while pending:
         annotation = pending.pop()
@@ -145,7 +145,7 @@ def _admits_bool(cls: type[Config], name: str) -> bool:
 
 
 def by_kind(default: str, key: str = "kind") -> Discriminator:
-    """Tells the configs of a union apart by their `key`, which may be left out for `default`."""
+    """Discriminator of a union of configs by their `key`, which may be left out for `default`."""
 
     def kind(value: object) -> str:
         found = value.get(key) if isinstance(value, dict) else getattr(value, key, None)

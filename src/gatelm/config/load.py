@@ -1,4 +1,4 @@
-"""YAML files and `path=value` overrides to one tree that remembers where each value came from."""
+"""Merge YAML files and `path=value` overrides into one tree with the source of each value."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def packaged_recipes() -> Path:
 
 
 def find_recipe(name: str | Path) -> Path:
-    """The file `name`, or the packaged recipe of that name; folder and `.yaml` may be left out.
+    """Find the file `name` or a packaged recipe, whose folder and `.yaml` may be left out.
 
     Raises:
         ConfigError: when neither exists, or several recipes have the name.
@@ -54,7 +54,7 @@ def find_recipe(name: str | Path) -> Path:
 
 
 def parse_value(text: str) -> Any:
-    """One YAML value: `3e-3` a number, `[a, b]` a list, `null` nothing."""
+    """Parse one YAML value: `3e-3` is a number, `[a, b]` a list, `null` is None."""
     try:
         return parse(text)
     except YamlError as error:
@@ -62,7 +62,7 @@ def parse_value(text: str) -> Any:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """One YAML mapping from a file.
+    """Read a file that holds one YAML mapping.
 
     Raises:
         ConfigError: when it is missing, not YAML, or not a mapping.
@@ -79,7 +79,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def load(path: str | Path, overrides: Iterable[str] = ()) -> Loaded:
-    """A recipe with its `extends` chain merged in and `path=value` overrides applied on top."""
+    """Load a recipe: merge its `extends` chain, then apply `path=value` overrides."""
     path = find_recipe(path)
     loaded = _load_file(path, ())
     tree, sources = loaded.tree, loaded.sources
@@ -93,17 +93,17 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Loaded:
 
 
 def load_tree(tree: Mapping[str, Any], where: Path) -> dict[str, Any]:
-    """A tree written inside another file, its own `extends` (relative to `where`) merged in."""
+    """Merge the `extends` (relative to `where`) of a tree that stands inside another file."""
     return _resolve(dict(tree), where, ()).tree
 
 
 def dump(tree: Any) -> str:
-    """YAML text of a plain tree, keys in the order given."""
+    """Write a plain tree as YAML text, keys in the order given."""
     return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=100)
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`over` laid on `base`: mappings merge, all else (lists too) replaces.
+    """Merge `over` into `base`: mappings are merged, all other values (lists too) replace.
 
     A mapping that names another `kind` replaces the base's, whose keys would mean nothing there.
     """
@@ -143,7 +143,7 @@ def set_path(tree: Any, path: str, value: Any) -> None:
 
 
 def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
-    """Every leaf of a plain tree by its dotted path; empty mappings and lists are leaves."""
+    """Return every leaf of a plain tree by its dotted path; empty mappings and lists are leaves."""
     if isinstance(tree, Mapping) and tree:
         items: Iterable[tuple[Any, Any]] = tree.items()
     elif isinstance(tree, (list, tuple)) and tree:
@@ -157,7 +157,7 @@ def flatten(tree: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def diff(left: Any, right: Any) -> list[tuple[str, Any, Any]]:
-    """The leaves where two trees differ: (path, left, right); a missing leaf is `...`."""
+    """Return the leaves in which two trees differ: (path, left, right); a missing leaf is `...`."""
     a, b = flatten(left), flatten(right)
     paths = list(dict.fromkeys([*a, *b]))
     return [(p, a.get(p, ...), b.get(p, ...)) for p in paths if a.get(p, ...) != b.get(p, ...)]
@@ -171,7 +171,7 @@ def _load_file(path: Path, chain: tuple[Path, ...]) -> Loaded:
 
 
 def _resolve(tree: dict[str, Any], path: Path, chain: tuple[Path, ...]) -> Loaded:
-    """`tree` with every `extends`, at the top or inside a mapping, merged in from the innermost."""
+    """Merge every `extends` of `tree`, at the top or inside a mapping, the innermost first."""
     parent = tree.pop(EXTENDS, None)
     own: dict[str, Any] = {}
     sources: dict[str, str] = {}
@@ -204,5 +204,5 @@ def _index(node: list[Any], part: str, path: str) -> int:
 
 
 def shortened(text: str, width: int = 80) -> str:
-    """The text, its middle left out where it is longer than `width`."""
+    """Shorten a text to `width` characters by leaving out its middle."""
     return text if len(text) <= width else f"{text[: width // 2]}...{text[-width // 4 :]}"

@@ -1,4 +1,4 @@
-"""YAML 1.2 as recipes use it: no value changes its kind unseen, no file exhausts the machine."""
+"""A parser of YAML 1.2 with limits on depth and size, so that no file exhausts the machine."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 MAX_DEPTH = 64
-"""Number of mappings and lists inside each other."""
+"""Largest number of mappings and lists inside each other."""
 MAX_VALUES = 100_000
-"""Number of values with every alias written out."""
+"""Largest number of values, with every alias written out."""
 
 
 class YamlError(ValueError):
-    """What is wrong with a YAML text: one sentence that says where."""
+    """An error in a YAML text: one sentence that says what is wrong, and where."""
 
 
 class _Loader(yaml.SafeLoader):
@@ -30,7 +30,7 @@ class _Loader(yaml.SafeLoader):
         self._depth = 0
 
     def compose_node(self, parent: Node | None, index: Any) -> Node | None:
-        """The next node; the depth is bounded, for the composer calls itself."""
+        """Compose the next node; the depth is limited, because the composer is recursive."""
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise YamlError(f"{_line(self.peek_event())}: more than {MAX_DEPTH} levels deep")
@@ -39,7 +39,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def construct_mapping(self, node: MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        """A dict; a key that stands there twice is an error, not a silent loss of the first."""
+        """Make a dict; a key that occurs twice is an error."""
         seen: set[Hashable] = set()
         for key_node, _ in node.value:
             if key_node.tag == "tag:yaml.org,2002:merge":
@@ -81,7 +81,7 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 
 
 def parse(text: str) -> Any:
-    """The value that a YAML text stands for.
+    """Parse a YAML text into the value that it stands for.
 
     Raises:
         YamlError: for text that is no YAML, says a key twice, or grows beyond the limits.

@@ -1,4 +1,4 @@
-"""What a data source hands to the model."""
+"""The batch that a data source hands to the model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ IGNORE = -100
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of tokens and what follows each of them."""
+    """Rows of tokens, with the target, document and marks of each token."""
 
     tokens: Int64[Tensor, "B T"]
     targets: Int64[Tensor, "B T"]
@@ -36,19 +36,19 @@ class Batch:
 
     @property
     def num_targets(self) -> int:
-        """Positions that take part in the loss."""
+        """Number of positions that take part in the loss."""
         return int((self.targets != IGNORE).sum())
 
     def rows(self, start: int, stop: int) -> Batch:
-        """The rows start..stop, for microbatches."""
+        """Return the rows start..stop, for microbatches."""
         return self._each(lambda tensor: tensor[start:stop])
 
     def to(self, device: torch.device | str) -> Batch:
-        """The same batch on another device."""
+        """Copy the batch to another device."""
         return self._each(lambda tensor: tensor.to(device))
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        """The batch with every tensor changed."""
+        """Return the batch with every tensor changed by a function."""
         optional = (self.documents, self.memory, self.memory_mask)
         documents, memory, memory_mask = (None if t is None else change(t) for t in optional)
         marks = {name: change(mark) for name, mark in self.marks.items()}

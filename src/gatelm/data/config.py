@@ -1,4 +1,4 @@
-"""What a run reads: text, or a synthetic task."""
+"""Configs of a run's data: text, or a synthetic task."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PathText = Annotated[str, AfterValidator(_without_nul)]
 
 
 class ByteTokenizerConfig(Config):
-    """One token a byte, plus BOS and EOS: a vocabulary of 258."""
+    """Tokenizer with one token per byte, plus BOS and EOS: a vocabulary of 258."""
 
     kind: Literal["byte"] = "byte"
 

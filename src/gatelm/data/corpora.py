@@ -1,4 +1,4 @@
-"""Corpora that arrive inside Python packages: found without importing them, nothing downloaded."""
+"""Corpora inside installed Python packages, found without importing or downloading anything."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ CORPORA: dict[str, PackagedCorpus] = {
 
 
 def resolve_source(source: str) -> PackagedCorpus | Path:
-    """A packaged corpus by its name, else an existing path.
+    """Resolve a source: a packaged corpus by its name, else an existing path.
 
     Raises:
         DataError: when it is neither.

@@ -1,4 +1,4 @@
-"""Which documents are held out for validation, and so are what a model is evaluated on."""
+"""The documents that are held out for validation, on which a model is evaluated."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Split = Literal["train", "validation"]
 def split_documents(
     documents: Iterable[Document], holdout_every: int
 ) -> Iterator[tuple[Split, Document]]:
-    """Mark every n-th document as held out.
+    """Yield documents with their split; every n-th document is held out.
 
     With fewer than n documents the last is held out; a lone document is cut in two at a line end
     (or space), the last 1/n held out.
@@ -54,7 +54,7 @@ def _with_text(document: Document) -> Document:
 def read_texts(
     source: str, *, text_field: str = "text", option: str = "--data", trainer: str = "training"
 ) -> tuple[list[str], str]:
-    """The documents to evaluate on, and in words which ones they are.
+    """Read the documents to evaluate on, and say in words which ones they are.
 
     They are the held-out documents of a packaged corpus, or all of a file or a folder.
 
@@ -90,7 +90,7 @@ def _too_short(document: Document) -> DataError:
 
 
 def _cut_lone(document: Document, holdout_every: int) -> tuple[Document, Document]:
-    """The two parts of a lone document, for training and for validation."""
+    """Cut a lone document into two parts, for training and for validation."""
     if document.ids is not None:
         cut = len(document.ids) - max(1, len(document.ids) // holdout_every)
         parts = document.ids[:cut], document.ids[cut:]

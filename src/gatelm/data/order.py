@@ -1,4 +1,4 @@
-"""Which sequences a step reads: a pure function of (seed, step, rank), with no state to save."""
+"""The order of sequences: a pure function of (seed, step, rank), with no state to save."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ORDER_STREAM = 0x6F72  # keeps the order's random numbers apart from every othe
 
 @lru_cache(maxsize=4)
 def epoch_permutation(seed: int, epoch: int, num_sequences: int) -> Int64[np.ndarray, " n"]:
-    """The order of one epoch: a permutation of range(num_sequences), read-only."""
+    """Return the order of one epoch: a read-only permutation of range(num_sequences)."""
     sequence = np.random.SeedSequence([_ORDER_STREAM, seed, epoch])
     order = np.random.Generator(np.random.Philox(sequence)).permutation(num_sequences)
     order.flags.writeable = False
@@ -20,7 +20,7 @@ def epoch_permutation(seed: int, epoch: int, num_sequences: int) -> Int64[np.nda
 
 
 def rank_rows(batch_size: int, rank: int = 0, world_size: int = 1) -> slice:
-    """The contiguous rows of a global batch that belong to one rank.
+    """Return the contiguous rows of a global batch that belong to one rank.
 
     Raises:
         ValueError: for a rank outside the world, or fewer rows than ranks.
@@ -44,7 +44,7 @@ def sequence_indices(
     rank: int = 0,
     world_size: int = 1,
 ) -> Int64[np.ndarray, " b"]:
-    """The sequences that `rank` reads at `step` (from 0).
+    """Return the indices of the sequences that `rank` reads at `step` (from 0).
 
     The global order is the epochs' permutations one after another, cut into batches of
     `batch_size`; a batch may straddle two epochs. Ranks take disjoint contiguous slices of it,

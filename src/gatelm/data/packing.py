@@ -1,4 +1,4 @@
-"""Documents to rows of a fixed length.
+"""Packing of documents into rows of a fixed length.
 
 The stream holds every document's tokens with BOS in front. Each position's target is the next
 token of the same document; at a document's last token it is EOS, so no target crosses into another
@@ -24,30 +24,30 @@ RowStart = Literal["bos", "stream"]
 
 @runtime_checkable
 class Stream(Protocol):
-    """Tokens with BOS in front of every document; `shards.TokenStream` is one."""
+    """A stream of tokens with BOS before every document, such as `shards.TokenStream`."""
 
     num_tokens: int
     document_starts: Int64[np.ndarray, " d"]
     """Sorted positions of the documents' BOS, the first at 0."""
 
     def read(self, start: int, stop: int) -> Int64[np.ndarray, " t"]:
-        """Tokens start..stop; `stop` may lie past the end."""
+        """Read the tokens start..stop; `stop` may lie past the end."""
         ...
 
 
 @dataclass(frozen=True)
 class RowPlan:
-    """Which pieces of the stream make up each row: row r holds the pieces first[r]..first[r+1]."""
+    """The pieces of the stream in each row: row r holds the pieces first[r]..first[r+1]."""
 
     seq_len: int
     first: Int64[np.ndarray, " r"]
-    """One more than there are rows."""
+    """Index of each row's first piece, and the number of pieces as the last entry."""
     starts: Int64[np.ndarray, " pieces"]
-    """Where a piece starts in the stream."""
+    """Position in the stream at which each piece starts."""
     lengths: Int64[np.ndarray, " pieces"]
-    """Number of its tokens, an inserted BOS not counted."""
+    """Number of tokens of each piece, not counting an inserted BOS."""
     inserted: Bool[np.ndarray, " pieces"]
-    """Whether a BOS is put in front of it."""
+    """Whether a BOS is inserted before each piece."""
 
     def __len__(self) -> int:
         """Number of rows."""
@@ -55,7 +55,7 @@ class RowPlan:
 
 
 def plan_rows(stream: Stream, seq_len: int, packing: Packing, row_start: RowStart) -> RowPlan:
-    """The rows of a stream; reads only the document starts."""
+    """Plan the rows of a stream, from its document starts alone."""
     starts, num_tokens = stream.document_starts, stream.num_tokens
     if packing == "best_fit":
         return _best_fit(starts, num_tokens, seq_len, row_start)
@@ -71,7 +71,7 @@ def plan_rows(stream: Stream, seq_len: int, packing: Packing, row_start: RowStar
 def fill_rows(
     stream: Stream, rows: RowPlan, indices: Int64[np.ndarray, " B"], *, bos_id: int, eos_id: int
 ) -> tuple[Int64[np.ndarray, "B T"], Int64[np.ndarray, "B T"], Int64[np.ndarray, "B T"]]:
-    """The rows `indices`: tokens, targets and row-local document ids.
+    """Return the rows `indices`: tokens, targets and row-local document ids.
 
     Padding is EOS with document -1.
     """
@@ -100,7 +100,7 @@ def fill_rows(
 def _next_tokens(
     stream: Stream, start: int, stop: int, following: np.ndarray, eos_id: int
 ) -> np.ndarray:
-    """The target of each position start..stop: the token after it, or EOS before a new document."""
+    """The target of each position start..stop: the next token, or EOS before a new document."""
     out = np.full(stop - start, eos_id, dtype=np.int64)
     out[: len(following) - 1] = following[1:]
     low, high = np.searchsorted(stream.document_starts, [start + 1, stop + 1])
@@ -109,7 +109,7 @@ def _next_tokens(
 
 
 def _document_ids(stream: Stream, start: int, stop: int) -> np.ndarray:
-    """0 for the document at `start`, 1 for the next one, ..."""
+    """Document id of each position: 0 for the document at `start`, 1 for the next one, ..."""
     low, high = np.searchsorted(stream.document_starts, [start + 1, stop])
     ids = np.zeros(stop - start, dtype=np.int64)
     ids[stream.document_starts[low:high] - start] = 1

@@ -1,4 +1,4 @@
-"""Text over an image: what is asked stands in a second sequence, not in the text."""
+"""Recall of image patches: the answers stand in a second sequence, not in the text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gatelm.data.synthetic import SyntheticSource, task_generator
 
 
 class PatchRecallSource(SyntheticSource):
-    """Places have the ids 0..num_patches-1, classes the next num_classes, BOS the last.
+    """Source of patch recall. Places have the ids 0..num_patches-1, then classes, then BOS.
 
     Mark: "asked", the queries whose answer stands in the image.
     """
@@ -28,10 +28,10 @@ class PatchRecallSource(SyntheticSource):
         drawn = task_generator(cfg.task_seed).normal(size=(cfg.num_classes, cfg.patch_dim))
         length = np.linalg.norm(drawn, axis=1, keepdims=True) / np.sqrt(cfg.patch_dim)
         self.classes = drawn / length
-        """(num_classes, patch_dim)."""
+        """Vector of each class, (num_classes, patch_dim)."""
 
     def make(self, rng: np.random.Generator, num_sequences: int, rows: slice) -> Batch:
-        """Some rows of a batch of `num_sequences`, each with its image."""
+        """Make some rows of a batch of `num_sequences`, each with its image."""
         cfg, num_asked = self.cfg, self.seq_len // 2 + 1
         width = 1 + cfg.num_patches + num_asked
         noise = rng.spawn(1)[0].normal(size=(num_sequences, cfg.num_patches, cfg.patch_dim))
@@ -66,7 +66,7 @@ class PatchRecallSource(SyntheticSource):
         )
 
     def decode_tokens(self, ids: list[int]) -> list[str]:
-        """BOS, places as @0.., classes as c0..."""
+        """Return BOS, places as @0.., and classes as c0... for display."""
         places = self.cfg.num_patches
         return [
             "<bos>" if i == self.bos_id else f"@{i}" if i < places else f"c{i - places}"
@@ -75,5 +75,5 @@ class PatchRecallSource(SyntheticSource):
 
 
 def _whole(uniform: np.ndarray, below: int | np.ndarray) -> np.ndarray:
-    """Numbers 0 to `below` - 1 from uniform ones in [0, 1)."""
+    """Turn uniform numbers in [0, 1) into whole numbers from 0 to `below` - 1."""
     return (uniform * below).astype(np.int64)

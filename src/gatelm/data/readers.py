@@ -1,4 +1,4 @@
-"""Files to documents, one at a time: txt and code, jsonl, parquet, folders."""
+"""Readers that turn files into documents: txt and code, jsonl, parquet, folders."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ class Document:
     text: str
     name: str
     num_bytes: int
-    """UTF-8 bytes of the text; the number of ids where there is no text."""
+    """Number of UTF-8 bytes of the text, or of ids if there is no text."""
     ids: tuple[int, ...] | None = None
 
 
 @dataclass
 class Skipped:
-    """Numbers of records that were read and left out."""
+    """Counts of the records that were read and left out."""
 
     blank: int = 0
     invalid: int = 0
@@ -54,11 +54,11 @@ class Skipped:
 
 Value = str | tuple[int, ...]
 Record = tuple[Value | None, str, str]
-"""A value (None: it is no text), where it stands, and what is wrong with it."""
+"""A record: its text (None if it has none), its place, and what is wrong with it."""
 
 
 def corpus_files(cfg: CorpusConfig) -> list[Path]:
-    """The files a corpus is read from, in reading order.
+    """List the files of a corpus in reading order.
 
     Raises:
         DataError: for a source that does not exist, or a folder without readable files.
@@ -91,7 +91,7 @@ def corpus_files(cfg: CorpusConfig) -> list[Path]:
 def read_documents(
     cfg: CorpusConfig, files: list[Path], skipped: Skipped | None = None
 ) -> Iterator[Document]:
-    """Documents in order up to cfg's limits; `skipped` counts those that are left out.
+    """Yield documents in order up to cfg's limits; `skipped` counts the records left out.
 
     Raises:
         DataError: for a file that cannot be read or decoded, or a record without a text where
@@ -159,7 +159,7 @@ def _open(path: Path) -> BufferedIOBase:
 
 
 def _read_text(path: Path, cfg: CorpusConfig) -> Iterator[Record]:
-    """Cut at the separator, or into pieces of at most MAX_DOCUMENT_BYTES at line ends."""
+    """Cut text at the separator, or at line ends into pieces of at most MAX_DOCUMENT_BYTES."""
     errors = "replace" if cfg.undecodable == "replace" else "strict"
     decoder = codecs.getincrementaldecoder("utf-8-sig")(errors)
     separator, rest, part = cfg.document_separator, "", 0
@@ -184,7 +184,7 @@ def _read_text(path: Path, cfg: CorpusConfig) -> Iterator[Record]:
 
 
 def _cut_long(text: str) -> tuple[list[str], str]:
-    """Full pieces of a long text, and what is left over; a character counts as one byte or more."""
+    """Cut full pieces off a long text, and return them and the rest."""
     pieces = []
     while len(text) > MAX_DOCUMENT_BYTES:
         cut = text.rfind("\n", MAX_DOCUMENT_BYTES // 2, MAX_DOCUMENT_BYTES) + 1
@@ -206,7 +206,7 @@ def _read_jsonl(path: Path, cfg: CorpusConfig) -> Iterator[Record]:
 
 
 def _json_text(line: str, field: str) -> tuple[str | None, str]:
-    """The text of a line, or None and what is wrong."""
+    """Return the text of a JSON line, or None and what is wrong with the line."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -265,7 +265,7 @@ def _document(value: Value, name: str, cfg: CorpusConfig) -> Document:
 
 
 def _checked(text: str, name: str, cfg: CorpusConfig) -> tuple[str, int]:
-    """The text and its length in UTF-8; JSON may hold half characters that UTF-8 cannot."""
+    """Return the text and its UTF-8 length; JSON may hold lone surrogates, which UTF-8 cannot."""
     try:
         return text, len(text.encode())
     except UnicodeEncodeError:

@@ -66,12 +66,12 @@ class LeftOut(Config):
 
 
 class Manifest(Config):
-    """The sidecar: what the folder holds."""
+    """Manifest of a prepared folder: everything that the folder holds."""
 
     format: int
     source: str
     input_key: str
-    """Hash of the inputs it was prepared from, by which a second preparation finds it."""
+    """Hash of the inputs of the preparation, by which a second preparation finds the folder."""
     dtype: Dtype
     bos: str
     eos: str
@@ -82,10 +82,10 @@ class Manifest(Config):
     left_out: LeftOut = LeftOut()
     coverage: Coverage = Coverage()
     fingerprint: str
-    """16 hex digits of the SHA-256 of the content: tokens, documents, tokenizer."""
+    """First 16 hex digits of the SHA-256 of the content: tokens, documents, tokenizer."""
 
     def compute_fingerprint(self) -> str:
-        """The fingerprint of what the manifest lists, but for where it came from."""
+        """Compute the fingerprint of the content that the manifest lists, without its origin."""
         content = self.model_dump(mode="json", exclude=_NO_CONTENT)
         canonical = json.dumps(content, sort_keys=True)
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
@@ -104,7 +104,7 @@ class SplitWriter:
         self._file = _HashedFile(self._next_path())
 
     def add(self, ids: Int64[np.ndarray, " n"], text_bytes: int) -> None:
-        """One document's ids, without BOS."""
+        """Append one document's ids, which have no BOS."""
         if self._tokens_in_shard >= SHARD_TOKENS:
             self._shards.append(self._file.close())
             self._file, self._tokens_in_shard = _HashedFile(self._next_path()), 0
@@ -186,7 +186,7 @@ class TokenStream:
         return len(self.document_starts)
 
     def read(self, start: int | np.integer, stop: int | np.integer) -> Int64[np.ndarray, " t"]:
-        """Tokens start..stop, across shards; `stop` may lie past the end."""
+        """Read the tokens start..stop, across shards; `stop` may lie past the end."""
         stop = min(stop, self.num_tokens)
         first = int(np.searchsorted(self._ends, start, side="right"))
         parts = []
@@ -200,7 +200,7 @@ class TokenStream:
 
 @dataclass(frozen=True)
 class Prepared:
-    """An opened folder."""
+    """An opened folder of prepared text."""
 
     folder: Path
     manifest: Manifest
@@ -210,7 +210,7 @@ class Prepared:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a prepared folder.
+    """Read the manifest of a prepared folder.
 
     Raises:
         DataError: when there is none, or it is damaged or of another format.

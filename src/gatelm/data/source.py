@@ -29,7 +29,7 @@ from gatelm.data.tokenizer import Tokenizer
 
 @runtime_checkable
 class Source(Protocol):
-    """What training and analysis know about data."""
+    """The interface of a data source for training and analysis."""
 
     @property
     def vocab_size(self) -> int:
@@ -38,32 +38,32 @@ class Source(Protocol):
 
     @property
     def seq_len(self) -> int:
-        """Tokens in a row."""
+        """Number of tokens in a row."""
         ...
 
     @property
     def fingerprint(self) -> str:
-        """Changes when any batch would, the seed aside."""
+        """Fingerprint that changes when any batch changes, apart from the seed."""
         ...
 
     @property
     def tokenizer(self) -> Tokenizer | None:
-        """None: the tokens of a synthetic task have no text."""
+        """The tokenizer; None for a synthetic task, whose tokens have no text."""
         ...
 
     @property
     def bytes_per_token(self) -> float | None:
-        """Text only: UTF-8 bytes of the held-out text over its targets (EOS among them)."""
+        """UTF-8 bytes of held-out text per target, EOS counted; None for synthetic tasks."""
         ...
 
     @property
     def sequences_per_epoch(self) -> int | None:
-        """Number of training rows; None: endless."""
+        """Number of training rows; None for an endless source."""
         ...
 
     @property
     def loss_floor(self) -> float | None:
-        """Synthetic only: the true process's expected loss, in nats a target."""
+        """Expected loss of the true process of a synthetic task, in nats per target."""
         ...
 
     @property
@@ -72,23 +72,23 @@ class Source(Protocol):
         ...
 
     def batch(self, step: int, *, batch_size: int, rank: int = 0, world_size: int = 1) -> Batch:
-        """This rank's rows of the global batch of `step` (from 0): a pure function.
+        """Return this rank's rows of the global batch of `step` (from 0): a pure function.
 
         `batch_size` is the global one; ranks hold disjoint contiguous slices.
         """
         ...
 
     def validation(self, batch_size: int, max_sequences: int | None = None) -> Iterator[Batch]:
-        """Held-out batches, the same ones every time."""
+        """Return held-out batches, the same ones every time."""
         ...
 
     def decode_tokens(self, ids: list[int]) -> list[str]:
-        """A display string for each id."""
+        """Return a display string for each id."""
         ...
 
 
 class TextSource:
-    """Rows packed from prepared shards, in an order that the seed decides."""
+    """Source of rows packed from prepared shards, in an order that the seed decides."""
 
     def __init__(self, cfg: TextDataConfig, prepared: Prepared, seed: int) -> None:
         self.cfg, self.seed = cfg, seed
@@ -106,7 +106,7 @@ class TextSource:
         self.sequences_per_epoch = len(self._train_rows)
 
     def batch(self, step: int, *, batch_size: int, rank: int = 0, world_size: int = 1) -> Batch:
-        """This rank's rows of the global batch of a step."""
+        """Return this rank's rows of the global batch of a step."""
         indices = sequence_indices(
             self.seed,
             step,
@@ -118,7 +118,7 @@ class TextSource:
         return self._make(self._train, self._train_rows, indices)
 
     def validation(self, batch_size: int, max_sequences: int | None = None) -> Iterator[Batch]:
-        """Held-out rows in stream order, evenly spaced when there are more than asked for."""
+        """Return held-out rows in stream order, evenly spaced if there are more than asked for."""
         total = len(self._held_out_rows)
         count = total if max_sequences is None else min(max_sequences, total)
         indices = np.arange(count) * total // max(count, 1)
@@ -128,7 +128,7 @@ class TextSource:
             )
 
     def decode_tokens(self, ids: list[int]) -> list[str]:
-        """A display string for each id."""
+        """Return a display string for each id."""
         return self.tokenizer.display(ids)
 
     def _plan(self, stream: TokenStream) -> RowPlan:
@@ -155,7 +155,7 @@ def build_source(
     *,
     report: Callable[[PrepareProgress], None] | None = None,
 ) -> Source:
-    """The data of a run; text is prepared first unless that was done before.
+    """Build the data of a run; text is prepared first, unless that was done before.
 
     Args:
         seed: decides the order of text, or the samples of a synthetic task.

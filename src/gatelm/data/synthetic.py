@@ -20,27 +20,27 @@ from gatelm.data.tokenizer import Tokenizer
 
 _TASK, _TRAIN, _VALIDATION = 0, 1, 2
 VALIDATION_SEQUENCES = 1024
-"""Held-out sequences when `validation` is not told how many."""
+"""Default number of held-out sequences of `validation`."""
 
 
 def _generator(stream: int, *key: int) -> np.random.Generator:
-    """A counter-based generator; different streams and keys never share random numbers."""
+    """Make a counter-based generator; different streams and keys never share random numbers."""
     return np.random.Generator(np.random.Philox(np.random.SeedSequence([stream, *key])))
 
 
 def task_generator(task_seed: int) -> np.random.Generator:
-    """Random numbers for what belongs to the task itself, the same in every run."""
+    """Make the generator of the task's own random numbers, the same in every run."""
     return _generator(_TASK, task_seed)
 
 
 class SyntheticSource:
-    """Shared by the tasks: which random numbers make which rows."""
+    """Base of the synthetic tasks, which decides the random numbers of each row."""
 
     vocab_size: int
     loss_floor: float
-    """Nats a target of the best possible predictor, as an expectation over the task."""
+    """Expected loss of the best possible predictor, in nats per target."""
     mark_floor: dict[str, float]
-    """The best loss over the positions of each mark."""
+    """Expected loss of the best possible predictor at the positions of each mark."""
 
     def __init__(self, cfg: SyntheticConfig, seed: int) -> None:
         self.cfg, self.seed = cfg, seed
@@ -51,25 +51,25 @@ class SyntheticSource:
         self.sequences_per_epoch: int | None = None
 
     def sample(self, rng: np.random.Generator, num_sequences: int) -> Int64[np.ndarray, "B S"]:
-        """Sequences of S = seq_len + 1 tokens; the first do not depend on how many follow."""
+        """Sample sequences of S = seq_len + 1 tokens; the first ones do not depend on `count`."""
         raise NotImplementedError
 
     def label(self, sequences: Int64[np.ndarray, "B S"]) -> Batch:
-        """Targets and marks of sampled sequences."""
+        """Return the targets and marks of sampled sequences."""
         raise NotImplementedError
 
     def batch(self, step: int, *, batch_size: int, rank: int = 0, world_size: int = 1) -> Batch:
-        """This rank's rows of the global batch of a step."""
+        """Return this rank's rows of the global batch of a step."""
         rows = rank_rows(batch_size, rank, world_size)
         rng = _generator(_TRAIN, self.seed, step)
         return self.make(rng, rows.stop, rows)
 
     def make(self, rng: np.random.Generator, num_sequences: int, rows: slice) -> Batch:
-        """Some rows of a batch of `num_sequences`."""
+        """Make some rows of a batch of `num_sequences`."""
         return self.label(self.sample(rng, num_sequences)[rows])
 
     def validation(self, batch_size: int, max_sequences: int | None = None) -> Iterator[Batch]:
-        """Held-out samples, the same for every seed of a run."""
+        """Return held-out samples, the same for every seed of a run."""
         remaining = VALIDATION_SEQUENCES if max_sequences is None else max_sequences
         number = 0
         while remaining > 0:
@@ -103,7 +103,7 @@ class BigramBackcopySource(SyntheticSource):
         self.loss_floor, self.mark_floor = self._floors()
 
     def sample(self, rng: np.random.Generator, num_sequences: int) -> Int64[np.ndarray, "B S"]:
-        """One draw from an alias table per token, over all rows at once."""
+        """Sample sequences with one draw from an alias table per token, over all rows at once."""
         length, columns = self.cfg.seq_len + 1, self.cfg.num_tokens
         uniform = np.ascontiguousarray(rng.random((num_sequences, length - 1)).T)
         accept, alias = self._accept.ravel(), self._alias.ravel()
@@ -121,7 +121,7 @@ class BigramBackcopySource(SyntheticSource):
         return np.ascontiguousarray(out.T)
 
     def label(self, sequences: Int64[np.ndarray, "B S"]) -> Batch:
-        """Every token is a target, that after BOS among them."""
+        """Return every token as a target, also the token after BOS."""
         tokens = sequences[:, :-1]
         trigger = self._is_trigger[tokens]
         non_trigger = ~trigger
@@ -136,13 +136,13 @@ class BigramBackcopySource(SyntheticSource):
         )
 
     def decode_tokens(self, ids: list[int]) -> list[str]:
-        """BOS, numbers, and numbers with a star for triggers."""
+        """Return BOS, numbers, and numbers with a star for triggers, for display."""
         return [
             "<bos>" if i == self.bos_id else f"{i}*" if self._is_trigger[i] else str(i) for i in ids
         ]
 
     def _floors(self) -> tuple[float, dict[str, float]]:
-        """Exact expected entropies, from the distribution of the token at every position.
+        """Compute exact expected entropies from the distribution of the token at every position.
 
         `plain[a]` is the probability of the ordinary token a, `waiting[a]` that of a trigger with a
         before it, which the next position turns back into a.
@@ -163,7 +163,7 @@ class BigramBackcopySource(SyntheticSource):
 
 
 class AssociativeRecallSource(SyntheticSource):
-    """BOS, key-value pairs, then the keys in random order, each followed by its value.
+    """Source of BOS, key-value pairs, then the keys in random order, each before its value.
 
     Keys have the ids 0..num_keys-1, values the next num_values, BOS the last. Mark: "recall",
     the query keys; all other positions have no target.
@@ -179,7 +179,7 @@ class AssociativeRecallSource(SyntheticSource):
         self._first_query = 1 + 2 * cfg.num_pairs
 
     def sample(self, rng: np.random.Generator, num_sequences: int) -> Int64[np.ndarray, "B S"]:
-        """Pairs and queries from one uniform number for each key, value and query."""
+        """Sample pairs and queries from one uniform number for each key, value and query."""
         cfg = self.cfg
         num_queries = -(-(cfg.seq_len - 2 * cfg.num_pairs) // 2)
         rounds = -(-num_queries // cfg.num_pairs)
@@ -201,7 +201,7 @@ class AssociativeRecallSource(SyntheticSource):
         return out[:, : cfg.seq_len + 1]
 
     def label(self, sequences: Int64[np.ndarray, "B S"]) -> Batch:
-        """The values after the query keys are targets, no other token is."""
+        """Return the values after the query keys as the only targets."""
         recall = np.zeros((len(sequences), self.seq_len), dtype=bool)
         recall[:, self._first_query :: 2] = True
         targets = np.where(recall, sequences[:, 1:], IGNORE)
@@ -212,7 +212,7 @@ class AssociativeRecallSource(SyntheticSource):
         )
 
     def decode_tokens(self, ids: list[int]) -> list[str]:
-        """BOS, keys as k0.., values as v0..."""
+        """Return BOS, keys as k0.., and values as v0... for display."""
         keys = self.cfg.num_keys
         return [
             "<bos>" if i == self.bos_id else f"k{i}" if i < keys else f"v{i - keys}" for i in ids

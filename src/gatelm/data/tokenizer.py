@@ -19,7 +19,7 @@ from gatelm.data.errors import DataError
 
 BOS, EOS = "<|bos|>", "<|eos|>"
 MAX_WORD_BYTES = 256
-"""Longer words are cut while a BPE is trained, whose time is quadratic in their length."""
+"""Largest bytes of a word in training a BPE, whose time is quadratic in a word's length."""
 _KNOWN_BOS = (BOS, "<s>", "<bos>", "<|begin_of_text|>", "<|endoftext|>", "[BOS]")
 _KNOWN_EOS = (EOS, "</s>", "<eos>", "<|end_of_text|>", "<|endoftext|>", "[EOS]")
 
@@ -84,7 +84,7 @@ class Coverage(Config):
 
 
 def coverage(inner: tokenizers.Tokenizer, texts: Iterable[str]) -> Coverage:
-    """What a tokenizer of the `tokenizers` library loses of some texts."""
+    """Count what a tokenizer of the `tokenizers` library loses of some texts."""
     if _expresses_every_byte(inner):
         return Coverage()
     before = inner.pre_tokenizer
@@ -114,7 +114,7 @@ def coverage(inner: tokenizers.Tokenizer, texts: Iterable[str]) -> Coverage:
 
 
 def _expresses_every_byte(inner: tokenizers.Tokenizer) -> bool:
-    """Whether any text has tokens: byte-level with all 256 symbols, or with byte fallback."""
+    """Whether a tokenizer has tokens for any text, by all 256 byte symbols or byte fallback."""
     vocab = inner.get_vocab(with_added_tokens=False)
     if getattr(inner.model, "byte_fallback", False):
         return all(f"<0x{byte:02X}>" in vocab for byte in range(256))
@@ -122,7 +122,7 @@ def _expresses_every_byte(inner: tokenizers.Tokenizer) -> bool:
 
 
 class Tokenizer:
-    """Text to ids and back, with the ids of BOS and EOS.
+    """A tokenizer: text to ids and back, with the ids of BOS and EOS.
 
     Special tokens are never read from text: a literal "<|bos|>" is encoded as its characters.
     """
@@ -140,49 +140,49 @@ class Tokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """One more than the largest id."""
+        """Size of the vocabulary: one more than the largest id."""
         return max(self.token_ids) + 1
 
     @cached_property
     def token_ids(self) -> frozenset[int]:
-        """All ids that have a token."""
+        """Set of all ids that have a token."""
         return frozenset(self._inner.get_vocab(with_added_tokens=True).values())
 
     def unused_ids(self, vocab_size: int) -> list[int]:
-        """See the function of this name."""
+        """See the function `unused_ids`."""
         return unused_ids(self.token_ids, vocab_size)
 
     @cached_property
     def fingerprint(self) -> str:
-        """16 hex digits of the SHA-256 of everything that decides the ids."""
+        """First 16 hex digits of the SHA-256 of everything that decides the ids."""
         settings = json.dumps([self.bos, self.eos])
         return hashlib.sha256((self.to_json() + settings).encode()).hexdigest()[:16]
 
     def encode(self, text: str) -> Int64[np.ndarray, " n"]:
-        """The ids of a text, without BOS or EOS."""
+        """Encode a text into ids, without BOS or EOS."""
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[Int64[np.ndarray, " _"]]:
-        """Ids of several texts, in parallel over the texts."""
+        """Encode several texts in parallel."""
         if self._is_bytes:
             return [np.frombuffer(t.encode(), dtype=np.uint8).astype(np.int64) for t in texts]
         encodings = self._inner.encode_batch_fast(list(texts), add_special_tokens=False)
         return [np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings]
 
     def coverage(self, texts: Iterable[str]) -> Coverage:
-        """What the tokenizer loses of some texts."""
+        """Count what the tokenizer loses of some texts."""
         return coverage(self._inner, texts)
 
     def decode(self, ids: Iterable[int | np.integer]) -> str:
-        """The text of some ids, special tokens left out."""
+        """Decode ids into text, leaving out special tokens."""
         return self._inner.decode([int(i) for i in ids], skip_special_tokens=True)
 
     def display(self, ids: Iterable[int | np.integer]) -> list[str]:
-        """One readable string an id: bytes that are no character alone are written as \\xNN."""
+        """One readable string per id: bytes that are no character alone are written as \\xNN."""
         return [self._display(int(i)) for i in ids]
 
     def to_json(self) -> str:
-        """The text of a tokenizer.json."""
+        """Return the text of a tokenizer.json."""
         return self._inner.to_str(pretty=False)
 
     def save(self, path: str | Path) -> None:
@@ -211,7 +211,7 @@ class Tokenizer:
 
 
 def unused_ids(token_ids: Iterable[int], vocab_size: int) -> list[int]:
-    """The rows of a vocabulary that no token of a tokenizer has, such as rows added for hardware.
+    """Find the rows of a vocabulary without a token of a tokenizer, such as padding for hardware.
 
     A model is never to choose them: they have no text.
     """
@@ -219,7 +219,7 @@ def unused_ids(token_ids: Iterable[int], vocab_size: int) -> list[int]:
 
 
 def byte_tokenizer() -> Tokenizer:
-    """Id = byte; 256 is BOS, 257 is EOS."""
+    """Make the tokenizer whose ids are bytes; 256 is BOS, 257 is EOS."""
     vocab = {symbol: byte for byte, symbol in enumerate(_SYMBOLS)}
     inner = tokenizers.Tokenizer(models.BPE(vocab=vocab, merges=[]))
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -229,7 +229,7 @@ def byte_tokenizer() -> Tokenizer:
 
 
 def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
-    """Byte-level BPE of at most `vocab_size` entries, BOS = 0 and EOS = 1 among them."""
+    """Train a byte-level BPE of at most `vocab_size` entries, BOS = 0 and EOS = 1 among them."""
     inner = tokenizers.Tokenizer(models.BPE())
     words = pre_tokenizers.ByteLevel(add_prefix_space=False)
     pieces = pre_tokenizers.Split(tokenizers.Regex(f".{{{MAX_WORD_BYTES}}}"), "isolated")
@@ -247,7 +247,7 @@ def train_bpe(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 
 
 def load_tokenizer(path: str | Path, bos: str | None = None, eos: str | None = None) -> Tokenizer:
-    """A tokenizer.json; BOS and EOS by name, or the usual names, each in place of the other.
+    """Load a tokenizer.json; BOS and EOS by name or usual names, each in place of the other.
 
     Raises:
         DataError: for a file that is missing or no tokenizer, or when no BOS or EOS is found.

@@ -34,7 +34,7 @@ def run_tasks(
     limit: int | None = None,
     batch_size: int = 8,
 ) -> dict[str, dict[str, float | str]]:
-    """Metric by name for each task, standard errors among them.
+    """Run tasks; returns each task's metrics by name, standard errors among them.
 
     Args:
         model: a causal language model of transformers, where it is to run.
@@ -79,7 +79,7 @@ def run_tasks(
 
 
 def _metrics(values: dict[str, Any]) -> dict[str, float | str]:
-    """Numbers under plain names: `acc` of "acc,none"; another filter's is kept in the name."""
+    """Rename metrics plainly: `acc` for "acc,none"; another filter stays in the name."""
     out: dict[str, float | str] = {}
     for key, value in values.items():
         name = key.removesuffix(",none").replace(",", "_")
@@ -90,7 +90,7 @@ def _metrics(values: dict[str, Any]) -> dict[str, float | str]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The harness logs its defaults as warnings."""
+    """Silence the warnings by which the harness logs its defaults."""
     logger = logging.getLogger("lm_eval")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -23,7 +23,7 @@ from gatelm.inference.prefill import CHUNK_TOKENS, Prefill, token_losses
 from gatelm.nn.shapes import Float, Int, Tensor
 
 Progress = Callable[[str, int, int], None]
-"""What is measured, tokens done, tokens in all."""
+"""Called with what is measured, the tokens done, and the tokens in all."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,13 @@ class LongDocuments:
     tokens: Int[Tensor, "n T"]
     first: FirstToken
     bytes_per_token: float
-    """Of these documents, whole."""
+    """UTF-8 bytes per token of these documents as a whole."""
     available: int
-    """Documents that are long enough, before some were left out."""
+    """Number of documents that are long enough, before some were left out."""
 
     @property
     def num_tokens(self) -> int:
+        """Number of tokens of each document."""
         return self.tokens.shape[1]
 
 
@@ -50,7 +51,7 @@ def long_documents(
     max_documents: int | None = None,
     bos: Bos = "auto",
 ) -> LongDocuments:
-    """Documents of at least `num_tokens` tokens, in the order of the text, cut to that length.
+    """Select documents of at least `num_tokens` tokens, in text order, cut to that length.
 
     Raises:
         ConfigError: no document is so long, or BOS is asked for and there is none.
@@ -94,7 +95,7 @@ class LengthLoss:
     bins: tuple[Bin, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return the fields as plain values."""
         return {
             "length_tokens": self.length_tokens,
             "loss": self.loss,
@@ -113,7 +114,7 @@ def by_length(
     chunk_tokens: int = CHUNK_TOKENS,
     progress: Progress | None = None,
 ) -> tuple[LengthLoss, ...]:
-    """Loss over the first L tokens of every document for each length L, and by position.
+    """Measure loss over the first L tokens of every document for each length L, and by position.
 
     One forward over the longest length gives all of them, since a token's loss does not depend on
     what follows it; a model whose positions move with the length is run at each.
@@ -166,7 +167,7 @@ def _length_loss(length: int, losses: Float[Tensor, "n t"], bytes_per_token: flo
 
 @dataclass(frozen=True)
 class SlidingLoss:
-    """Loss in windows of `window_tokens` that begin `stride_tokens` apart.
+    """Loss in windows of `window_tokens` tokens whose starts are `stride_tokens` apart.
 
     loss: every target weighs the same. window_mean_loss: every window's mean weighs the same,
     whatever its number of targets, as the evaluations of arXiv 2309.00071 compute it; the first
@@ -182,7 +183,7 @@ class SlidingLoss:
     windows: int
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return the fields as plain values."""
         return {
             "window_tokens": self.window_tokens,
             "stride_tokens": self.stride_tokens,

@@ -32,14 +32,15 @@ class TextRows:
     seq_len: int
     num_documents: int
     num_bytes: int
-    """UTF-8 bytes of all documents, those left out that the tokenizer drops."""
+    """UTF-8 bytes of all documents, without the characters that the tokenizer drops."""
     num_tokens: int
-    """Tokens of all documents, BOS left out."""
+    """Number of tokens of all documents, without BOS."""
     total_rows: int
-    """Before rows were left out to keep to `max_tokens`."""
+    """Number of rows before some were left out to keep to `max_tokens`."""
 
     @property
     def num_targets(self) -> int:
+        """Number of targets in all rows."""
         return sum(target != IGNORE for _, targets in self.rows for target in targets)
 
 
@@ -53,16 +54,16 @@ def cut_rows(
     max_tokens: int | None = None,
     dropped: float = 0.0,
 ) -> TextRows:
-    """Documents to rows in which every token is a target once, none across two documents.
+    """Cut documents into rows in which every token is a target once, none across two documents.
 
     With BOS in front of every row the first token of a document is a target as well; without, it is
     context only, and a later row begins with the token before its first target.
 
     Args:
         stride: targets a row, but for the first of a document; a smaller one gives each target at
-            least `seq_len - stride` tokens of context where the row has them. None: all that fit.
+            least `seq_len - stride` tokens of context, if there are any. None: all that fit.
         dropped: the share of the text that the tokenizer drops; its bytes do not count.
-        max_tokens: about this number of targets, from rows spread evenly over the text; None: all.
+        max_tokens: approximate number of targets, from rows spread evenly; None: all.
 
     Raises:
         ConfigError: for an empty text, or a stride that does not fit.
@@ -95,7 +96,7 @@ def cut_rows(
 def _document_rows(
     ids: Sequence[int], room: int, step: int, bos_id: int | None
 ) -> Iterator[tuple[list[int], list[int]]]:
-    """`done` tokens are predicted so far; a row holds the context that fits, then its targets."""
+    """Yield the rows of a document: each holds the context that fits, then its targets."""
     front = [] if bos_id is None else [bos_id]
     begun = done = 0 if front else 1
     while done < len(ids):
@@ -111,7 +112,7 @@ def _document_rows(
 
 @dataclass(frozen=True)
 class Bin:
-    """Targets that are predicted from `first` to `last` tokens (BOS among them)."""
+    """Bin of targets that are predicted from `first` to `last` tokens (BOS among them)."""
 
     first: int
     last: int
@@ -119,7 +120,7 @@ class Bin:
     loss: float
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return the fields as plain values."""
         return {
             "first": self.first,
             "last": self.last,
@@ -131,10 +132,7 @@ class Bin:
 
 @dataclass(frozen=True)
 class Perplexity:
-    """The perplexity of one model on one text.
-
-    loss: nats a token, every target weighing the same.
-    """
+    """Perplexity of one model on one text. loss: nats per token, all targets weighing the same."""
 
     loss: float
     tokens: int
@@ -147,7 +145,7 @@ class Perplexity:
         return perplexity_of(self.loss)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return the fields as plain values."""
         return {
             "perplexity": self.perplexity,
             "loss": self.loss,
@@ -165,7 +163,7 @@ def perplexity(
     batch_size: int = 8,
     report: Callable[[int], None] = lambda _: None,
 ) -> Perplexity:
-    """Loss over all targets, and in bins of 1, 2-3, 4-7, ... tokens of context.
+    """Measure loss over all targets, and in bins of 1, 2-3, 4-7, ... tokens of context.
 
     TextRows are padded on the right with documents of their own, so that neither the order nor the
     number of rows in a batch matters but for rounding. Bits per byte: loss / ln 2 / (bytes per
@@ -211,7 +209,7 @@ def _padded(part: Sequence[tuple[list[int], list[int]]]) -> tuple[Tensor, Tensor
 def _losses(
     probe: Probe, tokens: Tensor, targets: Tensor, documents: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """The loss of each target, and the tokens it is predicted from; on the CPU."""
+    """Return each target's loss and the number of tokens before it, on the CPU."""
     device = probe.device
     placed = None if documents is None else documents.to(device)
     hidden = probe.observe(tokens.to(device), placed).flatten(0, 1)
@@ -222,7 +220,7 @@ def _losses(
 
 
 def position_bins(sums: Tensor, counts: Tensor) -> tuple[Bin, ...]:
-    """Bins of 1, 2-3, 4-7, ... tokens of context, from each context's summed loss and targets."""
+    """Make bins of 1, 2-3, 4-7, ... tokens of context from summed losses and targets by context."""
     bins, first = [], 1
     while first < len(counts):
         last = min(2 * first - 1, len(counts) - 1)

@@ -22,7 +22,7 @@ TOKENS_PER_BATCH = 8192
 
 
 def recall_config(cfg: AssociativeRecallConfig, length: int) -> AssociativeRecallConfig:
-    """The task in rows of `length` tokens.
+    """Return the task's config with rows of `length` tokens.
 
     Raises:
         ConfigError: when a row has no room for a pair and a query, or more pairs than keys.
@@ -43,7 +43,7 @@ def recall_by_depth(
     rows: int = 64,
     report: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[dict[str, Any]]:
-    """Share of right answers by length and by where the pair stands among the pairs.
+    """Share of right answers by length and by the place of the pair among the pairs.
 
     Cells have length_tokens, depth (percent, the middle of one of `depths` equal parts), score and
     queries. An answer is the token with the largest logit.
@@ -86,7 +86,7 @@ def recall_by_depth(
 
 
 def depth_of_answers(tokens: Int[Tensor, "B T"], num_pairs: int) -> Float[Tensor, "B T"]:
-    """Where the pair stands that has a token as its key: 0 first, below 1 last; 0 for others."""
+    """Depth of the pair that has a token as its key: 0 first, below 1 last; 0 for other tokens."""
     keys = tokens[:, 1 : 1 + 2 * num_pairs : 2]
     place = (tokens[:, :, None] == keys[:, None, :]).int().argmax(dim=-1)
     return place.float() / num_pairs

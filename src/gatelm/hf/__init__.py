@@ -1,1 +1,1 @@
-"""Everything that imports transformers."""
+"""All modules that import transformers."""

@@ -1,4 +1,4 @@
-"""GGUF files: transformers dequantises them, and what it leaves out about positions is added."""
+"""GGUF files, which transformers dequantises; the positions that it leaves out are added."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from gatelm.config import ConfigError
 from gatelm.hf.convert.foreign import check_foreign_config
 
 Load = Callable[..., Any]
-"""Reads the weights: a file's folder, its name as `gguf_file`, and the config to build."""
+"""Reads the weights, from a file's folder, its name as `gguf_file`, and the config to build."""
 
 _LLAMA3 = tuple(
     {"factor": factor, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original": original}
     for factor in (8.0, 32.0, 16.0, 4.0)
     for original in (8192, 4096)
 )
-"""Settings whose factors stand in published files, which hold the factors alone."""
+"""Llama 3.1's settings, by which the factors are known that published files hold alone."""
 _FACTORS = ("rope_freqs", "rope_factors")
-"""Tensors with factors of the rotary frequencies, which are read apart from the weights."""
+"""Names of tensors with factors of the rotary frequencies, read apart from the weights."""
 _EXPERTS = re.compile(r"\.ffn_\w+_exps\.")
-"""Tensors of stacked experts, which transformers takes apart under other names."""
+"""Names of tensors of stacked experts, which transformers splits under other names."""
 _YARN = {"yarn_beta_fast": "beta_fast", "yarn_beta_slow": "beta_slow"}
 _KNOWN = {"type", "factor", "original_context_length", "finetuned", "attn_factor", *_YARN}
 _NEUTRAL = {
@@ -53,7 +53,7 @@ def check_packages(path: Path) -> None:
 
 
 def read_model(path: Path, load: Load) -> Any:
-    """The model of a GGUF file, its positions scaled as the file says.
+    """Read the model of a GGUF file, with its positions scaled as the file says.
 
     Args:
         load: reads the weights, given `config` and `gguf_file`.
@@ -114,7 +114,7 @@ def check_layers(config: PreTrainedConfig, tensors: int, where: str) -> None:
 
 
 def unknown_tensors(path: Path, model: PreTrainedModel) -> list[str]:
-    """Names of the file's tensors that have no place in the model that was made from it."""
+    """Return the names of the file's tensors that the model made from it does not have."""
     from gguf import GGUFReader
     from transformers.modeling_gguf_pytorch_utils import (
         TENSOR_PROCESSORS,
@@ -142,7 +142,7 @@ def _number_of_tensors(path: Path) -> int:
 
 
 def _positions(path: Path) -> tuple[dict[str, Any], dict[str, list[float]]]:
-    """The keys below `<arch>.rope.scaling`, and the tensors that hold factors of frequencies."""
+    """Read the keys below `<arch>.rope.scaling`, and the tensors with factors of frequencies."""
     from gguf import GGUFReader
 
     reader = GGUFReader(str(path))
@@ -165,7 +165,7 @@ def rope_scaling(
     config: PreTrainedConfig,
     where: str,
 ) -> dict[str, Any] | None:
-    """The scaling as `rope_parameters` of transformers, without the base; None for none.
+    """Return the scaling as `rope_parameters` of transformers, without the base; None for none.
 
     Args:
         metadata: the keys below `<arch>.rope.scaling`.
@@ -253,7 +253,7 @@ def _by_factors(
 
 
 def _llama3_factors(setting: Mapping[str, float], pairs: int, base: float) -> torch.Tensor:
-    """Divisors of the frequencies under Llama 3.1's rule (pairs,), as its files hold them."""
+    """Compute the divisors (pairs,) of the frequencies by the rule of Llama 3.1."""
     frequency = base ** -(torch.arange(pairs, dtype=torch.float64) / pairs)
     rotations = setting["original"] * frequency / (2 * math.pi)
     low, high = setting["low_freq_factor"], setting["high_freq_factor"]

@@ -1,4 +1,4 @@
-"""Open whatever holds a causal language model: a folder, a GGUF file, an installed package.
+"""Open a causal language model in a folder, a GGUF file or an installed package.
 
 Nothing is downloaded, no code of a checkpoint runs, and nothing is unpickled.
 """
@@ -72,7 +72,7 @@ UnknownTensors = Literal["refuse", "ignore"]
 
 @dataclass(frozen=True)
 class _Opening:
-    """How to open a model. dtype: None for the checkpoint's own."""
+    """Options for opening a model. dtype: None for the checkpoint's own."""
 
     device: torch.device
     dtype: torch.dtype | None
@@ -86,7 +86,7 @@ def open_model(
     dtype: str | torch.dtype = "float32",
     unknown_tensors: UnknownTensors = "refuse",
 ) -> tuple[Probe, TextTokenizer | None]:
-    """A probe of the model at `where`, and its tokenizer if it has one.
+    """Open the model at `where` as a probe, and its tokenizer if it has one.
 
     where: a run or model folder of this package, a folder with config.json and safetensors, a GGUF
         file (or a folder with one), or the name of an installed package that carries a GGUF.
@@ -127,7 +127,7 @@ def open_reader(
     unknown_tensors: UnknownTensors = "refuse",
     purpose: str = "read text",
 ) -> tuple[Probe, TextTokenizer]:
-    """`open_model`, for a model that is to do with text what `purpose` says.
+    """Open a model that must have a tokenizer, for the `purpose` named in the error.
 
     Raises:
         ConfigError: when it cannot be opened, or has no tokenizer.
@@ -152,7 +152,7 @@ def open_tokenizer(path: Path) -> TextTokenizer | None:
 
 
 def stated_context(where: str | Path, probe: Probe) -> int | None:
-    """The tokens of context that an opened model's config states, if it does."""
+    """Return the context length in tokens that an opened model's config states, if it does."""
     if isinstance(probe, HFProbe):
         config = probe.model.config.get_text_config()
         return getattr(config, "max_position_embeddings", None)
@@ -204,7 +204,7 @@ def _gatelm(path: Path, how: _Opening) -> tuple[Probe, TextTokenizer | None]:
 
 
 def _adds_bos(path: Path, bos_id: int) -> bool:
-    """Whether tokenizer.json puts BOS in front: it does for models trained here."""
+    """Whether tokenizer.json puts BOS first, as it does for models trained here."""
     if not (path / TOKENIZER_CONFIG).is_file():
         return True  # written before tokenizer.json said so
     ids = tokenizers.Tokenizer.from_file(str(path / TOKENIZER)).encode("a").ids
@@ -239,7 +239,7 @@ def _check_settings(file: Path) -> None:
 
 
 def check_attention_names(tree: Mapping[str, Any], where: str) -> None:
-    """Look for the name of an attention function that would be fetched and run.
+    """Refuse names of attention functions that transformers would download and run.
 
     Raises:
         ConfigError: for a name that is not one of transformers' own, such as that of a repository.
@@ -319,7 +319,7 @@ def _pretrained(
 
 
 def unknown_sentence(where: str, architecture: str, names: Sequence[str]) -> str:
-    """Why a checkpoint is refused that holds tensors which its architecture does not have."""
+    """Say why a checkpoint with tensors that its architecture lacks is refused."""
     shown = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
     return (
         f"{where}: {architecture} has no place for {len(names)} of the tensors ({shown}); the "
@@ -338,7 +338,7 @@ def gguf_model(
     device: torch.device | None = None,
     unknown_tensors: UnknownTensors = "refuse",
 ) -> PreTrainedModel:
-    """The model of a GGUF file, dequantised, as `hf.gguf.read_model` completes it."""
+    """Open the model of a GGUF file, dequantised and completed by `hf.gguf.read_model`."""
     how = _Opening(device or torch.device("cpu"), dtype, unknown_tensors)
     load = partial(_pretrained, AutoModelForCausalLM.from_pretrained, path.parent, how)
     model = gguf.read_model(path, load)
@@ -349,7 +349,7 @@ def gguf_model(
 
 
 def _gguf_in_package(where: str) -> Path:
-    """The one GGUF inside an installed package, found without importing it."""
+    """Find the one GGUF file inside an installed package, without importing the package."""
     module = where.replace("-", "_")
     if _PACKAGE_NAME.fullmatch(where) and (spec := importlib.util.find_spec(module)):
         folders = [Path(folder) for folder in spec.submodule_search_locations or ()]

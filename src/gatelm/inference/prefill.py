@@ -1,4 +1,4 @@
-"""Read a long text through a model in chunks, keys and values kept: memory linear in its length."""
+"""Prefill: a model reads a long text in chunks, in memory linear in the length."""
 
 from __future__ import annotations
 
@@ -15,41 +15,51 @@ from gatelm.nn.cache import KVCache
 from gatelm.nn.shapes import Float, Int, Tensor
 
 CHUNK_TOKENS = 1024
-"""Tokens that go through the model at a time. It changes time and memory, not results."""
+"""Number of tokens that go through the model at a time. It does not change results."""
 
 
 @runtime_checkable
 class Prefill(Protocol):
-    """A causal language model that reads one text, a chunk at a time.
-
-    length_dependent: its positions depend on how long the text is so far (dynamic NTK, LongRoPE),
-    so that only one forward of the whole text gives what one forward of the whole text gives.
-    """
+    """A causal language model that reads one text, a chunk at a time."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Name of the model."""
+        ...
+
     @property
-    def vocab_size(self) -> int: ...
+    def vocab_size(self) -> int:
+        """Number of rows of the vocabulary."""
+        ...
+
     @property
-    def device(self) -> torch.device: ...
+    def device(self) -> torch.device:
+        """Device of the model."""
+        ...
+
     @property
-    def length_dependent(self) -> bool: ...
+    def length_dependent(self) -> bool:
+        """Whether positions depend on how long the text is so far (dynamic NTK, LongRoPE).
+
+        Then chunks do not give what one forward of the whole text gives.
+        """
+        ...
 
     def begin(self, num_tokens: int) -> Any:
-        """A state that has read nothing, with room for a text of `num_tokens`."""
+        """Return an empty state with room for a text of `num_tokens` tokens."""
         ...
 
     def extend(self, state: Any, tokens: Int[Tensor, "1 T"]) -> Float[Tensor, "1 T D"]:
-        """Read the next tokens; their final normed states, without gradient."""
+        """Read the next tokens and return their final normed states, without gradient."""
         ...
 
     def logits(self, hidden: Float[Tensor, "*B D"]) -> Float[Tensor, "*B V"]:
-        """Logits of some states."""
+        """Return the logits of some states."""
         ...
 
 
 class DecoderPrefill:
-    """A decoder of this package."""
+    """Prefill of a decoder of this package."""
 
     def __init__(self, model: nn.Module, name: str = "the model"):
         self.name = name
@@ -60,10 +70,11 @@ class DecoderPrefill:
 
     @property
     def device(self) -> torch.device:
+        """Device of the decoder."""
         return next(self._model.parameters()).device
 
     def begin(self, num_tokens: int) -> KVCache:
-        """An empty cache with room for the text."""
+        """Return an empty cache with room for the text."""
         return KVCache(capacity_tokens=num_tokens)
 
     def extend(self, state: KVCache, tokens: Int[Tensor, "1 T"]) -> Float[Tensor, "1 T D"]:
@@ -72,7 +83,7 @@ class DecoderPrefill:
             return self._model.hidden(tokens.to(self.device), cache=state)
 
     def logits(self, hidden: Float[Tensor, "*B D"]) -> Float[Tensor, "*B V"]:
-        """Logits of some states."""
+        """Return the logits of some states."""
         with torch.no_grad():
             return self._model.logits(hidden)
 
@@ -85,7 +96,7 @@ def token_losses(
     chunk_tokens: int = CHUNK_TOKENS,
     report: Callable[[int], None] = lambda done: None,
 ) -> Float[Tensor, " t"]:
-    """Nats of each token from the second on, given all before it; float32, on the CPU.
+    """Compute the loss in nats of each token after the first, given all before it; on the CPU.
 
     A model whose positions move with the length reads the text at once, the others in chunks.
     Besides keys and values, memory is a chunk's.
@@ -123,7 +134,7 @@ def continue_greedily(
     chunk_tokens: int = CHUNK_TOKENS,
     report: Callable[[int], None] = lambda done: None,
 ) -> list[int]:
-    """The likeliest next token, again and again, until one of `ends` (left out) or the maximum.
+    """Append the likeliest next token repeatedly, up to the maximum or one of `ends` (left out).
 
     Args:
         unused_ids: rows of the vocabulary that are never chosen, as they have no token.

@@ -26,10 +26,10 @@ from gatelm.inference.window_cache import WindowCache
 from gatelm.nn.shapes import Float, Int, Tensor
 
 CHUNK_TOKENS = 256
-"""Queries that go through the model at a time. It changes time and memory, not results."""
+"""Number of queries that go through the model at a time. It does not change results."""
 
 Progress = Callable[[str, int, int], None]
-"""What is measured, tokens done, tokens in all."""
+"""Called with what is measured, the tokens done, and the tokens in all."""
 
 
 def streaming_losses(
@@ -41,7 +41,7 @@ def streaming_losses(
     chunk_tokens: int = CHUNK_TOKENS,
     progress: Progress | None = None,
 ) -> Float[Tensor, " t"]:
-    """Nats of each token from the second on, given those before it that are in the cache.
+    """Compute the loss in nats of each token after the first, given the tokens in the cache.
 
     A query sees the first `first_tokens` tokens and the last `window_tokens`, itself included. A
     layer with a window of its own sees the keys that are nearer than it *in the cache*. Memory is
@@ -79,10 +79,10 @@ def recompute_losses(
     stride_tokens: int,
     progress: Progress | None = None,
 ) -> Float[Tensor, " t"]:
-    """Nats of each token from the second on, each window of the text run from its start.
+    """Compute the loss in nats of each token after the first, each window run from its start.
 
     Windows begin `stride_tokens` apart, and a window scores what the one before it did not, so
-    that a token has at least window - stride tokens before it, once the text is that long.
+    that a token has at least window - stride tokens before it, except near the text's start.
 
     Raises:
         ValueError: a stride that is not between 1 and the window, or a text of one token.
@@ -105,7 +105,7 @@ def recompute_losses(
 
 @dataclass(frozen=True)
 class StreamingRow:
-    """One cache: loss in nats per token over the targets that all caches are compared on."""
+    """Result of one cache: loss in nats per token over the targets common to all caches."""
 
     first_tokens: int
     loss: float
@@ -118,7 +118,7 @@ class StreamingRow:
 
 @dataclass(frozen=True)
 class StreamingTable:
-    """Caches of the same window that keep different numbers of first tokens.
+    """Comparison of caches of the same window that keep different numbers of first tokens.
 
     scored_tokens: targets whose query came when every cache was full. reference_loss: of the same
     targets, with each window run from its start.
@@ -132,7 +132,7 @@ class StreamingTable:
     reference_stride_tokens: int | None
 
     def to_json(self) -> dict[str, Any]:
-        """Plain numbers."""
+        """Return the comparison as plain numbers."""
         reference = None
         if self.reference_loss is not None:
             reference = {
@@ -174,7 +174,7 @@ def compare_first_tokens(
     reference: Probe | None = None,
     progress: Progress | None = None,
 ) -> StreamingTable:
-    """The loss of a long text with `counts` first tokens in the cache, on the same targets.
+    """Measure the loss of a long text with `counts` first tokens in the cache, on equal targets.
 
     reference: the same model, to run each window from its start; half a window apart.
 

@@ -14,7 +14,7 @@ from gatelm.nn.shapes import Bool, Float, Tensor
 
 @dataclass
 class _Kept:
-    """One layer's unrotated keys, and its values."""
+    """Unrotated keys and values of one layer."""
 
     first_k: Tensor
     first_v: Tensor
@@ -24,7 +24,7 @@ class _Kept:
 
 @dataclass
 class WindowCache:
-    """The keys and values of all layers; `attend` is the kernel that uses and fills it.
+    """Cache of the keys and values of all layers; the kernel `attend` uses and fills it.
 
     All tokens of a chunk are computed at once and give what they would one by one: a key is in
     the cache of a query if it is among the first, or near enough.
@@ -41,7 +41,7 @@ class WindowCache:
         self.num_tokens += num_new
 
     def attend(self, call: AttentionCall) -> tuple[Tensor, Tensor]:
-        """The heads' outputs (1,T,N,H) and lse (1,T,N) of the next T tokens."""
+        """Return the heads' outputs (1,T,N,H) and lse (1,T,N) of the next T tokens."""
         kept, start, num_new = self._extend(call), self.num_tokens, call.q.shape[1]
         device, rotation = call.q.device, self.rotations[call.layer]
         query = torch.arange(start, start + num_new, device=device)
@@ -75,12 +75,12 @@ class WindowCache:
     def _sees_first(
         self, query: Tensor, in_cache: Tensor, first: Tensor, own_window: int
     ) -> Bool[Tensor, "T f"]:
-        """First keys that have left the window, and are near enough in the cache."""
+        """Mark first keys that have left the window and are near enough in the cache."""
         evicted = query[:, None] - first >= self.window_tokens
         return evicted & (in_cache[:, None] - first < own_window)
 
     def _extend(self, call: AttentionCall) -> _Kept:
-        """Keys and values that this chunk's queries may need; those of the next are kept."""
+        """Return the keys and values for this chunk's queries, and keep the next chunk's."""
         old = self._kept.get(call.layer)
         k, v = call.k, call.v
         new_first = max(0, self.first_tokens - self.num_tokens)
@@ -103,7 +103,7 @@ def _sees_recent(query: Tensor, recent: Tensor, window: int) -> Bool[Tensor, "T 
 
 
 def _scores(q: Float[Tensor, "1 T N H"], k: Float[Tensor, "1 s K H"]) -> Float[Tensor, "N T s"]:
-    """q k^T, in q's precision."""
+    """Compute q k^T in q's precision."""
     groups = k.shape[2]
     grouped = q[0].unflatten(1, (groups, -1)).permute(1, 2, 0, 3)
     keys = k[0].to(q.dtype).permute(1, 2, 0)[:, None]
@@ -116,7 +116,7 @@ def _softmax(
     values: Float[Tensor, "1 s K H"],
     call: AttentionCall,
 ) -> tuple[Float[Tensor, "1 T N H"], Float[Tensor, "1 T N"]]:
-    """Weighted values, and the log-sum-exp over the keys alone."""
+    """Compute the weighted values, and the log-sum-exp over the keys alone."""
     if call.softcap is not None:
         scores = call.softcap * torch.tanh(scores / call.softcap)
     scores = scores.masked_fill(~visible, float("-inf"))

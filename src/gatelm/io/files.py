@@ -1,4 +1,4 @@
-"""Files that are either the old ones or the new ones, whatever happens in between."""
+"""Atomic writing: a file is either the old one or the new one, whatever happens in between."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from safetensors import SafetensorError
 
 
 class WriteError(OSError):
-    """A file that could not be written: one sentence with its path."""
+    """Raised when a file cannot be written: one sentence with its path."""
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn what goes wrong in the body while writing `path` into one sentence.
+    """Turn an error in the body while writing `path` into one sentence.
 
     Raises:
         WriteError: for a full disk, missing permission and the like.
@@ -53,22 +53,22 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """`write_bytes` for a text, in UTF-8."""
+    """Write a text in UTF-8, as `write_bytes` does."""
     write_bytes(path, text.encode())
 
 
 def write_json(path: Path, value: Any) -> None:
-    """`write_bytes` for `json_text`, and a line's end."""
+    """Write plain data as JSON with a line end, as `write_bytes` does."""
     write_text(path, json_text(value, indent=1) + "\n")
 
 
 def json_text(value: Any, *, indent: int | None = None) -> str:
-    """JSON of plain data. JSON has no NaN: non-finite numbers become null."""
+    """Return plain data as JSON. JSON has no NaN: non-finite numbers become null."""
     return json.dumps(finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
 
 
 def finite(value: Any) -> Any:
-    """`value` with every NaN and infinity in it replaced by None, for JSON."""
+    """Replace every NaN and infinity in `value` by None, for JSON."""
     if isinstance(value, float):
         return value if abs(value) < float("inf") else None
     if isinstance(value, dict):
@@ -96,6 +96,6 @@ def sync(path: Path) -> None:
 
 
 def sha256(path: Path) -> str:
-    """Hex digest of a file's content."""
+    """Return the hex digest of a file's content."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

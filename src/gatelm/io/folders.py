@@ -15,7 +15,7 @@ _UNFINISHED = "unfinished"
 
 
 def refuse_foreign(folder: Path, kind: str, marker: str, names: Iterable[str]) -> None:
-    """Look whether a command may write `names` (globs) into a folder, before it does any work.
+    """Check that a command may write `names` (globs) into a folder, before it does any work.
 
     Args:
         kind: what the command writes, such as "a run".
@@ -39,7 +39,7 @@ def refuse_foreign(folder: Path, kind: str, marker: str, names: Iterable[str]) -
 
 @contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
-    """A folder to fill, which takes the place of `folder` when all went well; else nothing changes.
+    """Yield a folder to fill; it replaces `folder` if the body succeeds, else nothing changes.
 
     What a killed process left of an earlier attempt is removed.
 

@@ -1,4 +1,4 @@
-"""Signals that ask a process to stop: a wish that is noted, and an exit status that tells of it."""
+"""Signals that ask a process to stop, and the exit status that reports them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Literal
 STOPPING = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 )
-"""Ctrl-C, the request of a system or scheduler, and a terminal or connection that was closed."""
+"""Signals of Ctrl-C, of a system or scheduler, and of a closed terminal or connection."""
 
 
 class StopSignals:
-    """Within its body the signals of `STOPPING` are noted; those that are ignored (nohup) stay so.
+    """Context that notes the signals of `STOPPING`; ignored ones (nohup) stay ignored.
 
     with StopSignals() as stop:
         train(cfg, folder, should_stop=stop.requested)
@@ -65,7 +65,7 @@ class StopSignals:
 
 
 def leave_terminal() -> None:
-    """Send what is printed to a terminal to nowhere: writing to one that was closed is an error."""
+    """Discard what is printed to a terminal: writing to a closed one is an error."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (sys.__stdin__, sys.__stdout__, sys.__stderr__):
         try:

@@ -1,4 +1,4 @@
-"""Weights on disk: safetensors alone, and inside their folder alone."""
+"""Weights on disk: only safetensors files, and only inside their folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files with a model's weights: those its index names, or else all.
+    """List the safetensors files with a model's weights: those in its index, or else all.
 
     Raises:
         ConfigError: for pickled weights (opening them can run code), for a shard that is missing or
@@ -45,7 +45,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def tensor_names(file: Path) -> list[str]:
-    """The names of a safetensors file's tensors, from its header.
+    """Read the names of a safetensors file's tensors from its header.
 
     Raises:
         ConfigError: when the file is damaged or truncated.
@@ -58,7 +58,7 @@ def tensor_names(file: Path) -> list[str]:
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """All tensors of a folder's weight files, by name, on the CPU and in the dtype of the files.
+    """Read all tensors of a folder's weight files by name, on the CPU, in the files' dtype.
 
     Raises:
         ConfigError: see `weight_files`; also for a damaged file and for values that are not finite.
@@ -76,7 +76,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
 
 
 def check_finite(tensors: Iterable[tuple[str, Tensor]], where: str) -> None:
-    """Refuse weights that are not numbers.
+    """Refuse weights that are not finite.
 
     Args:
         tensors: names and weights, such as `model.named_parameters()`.

@@ -17,12 +17,12 @@ from gatelm.nn.positions.rope import RopeConfig, rotary_frequencies
 from gatelm.nn.positions.scaling import LongRopeScaling, RopeScaling
 
 EXTENDING = (*METHODS, "longrope")
-"""What `ExtendRequest.method` may be."""
+"""Values of `ExtendRequest.method`."""
 
 
 @dataclass(frozen=True)
 class ExtendRequest:
-    """What is asked of an extension.
+    """Request for an extension of a model's context.
 
     to_tokens: the new length. base: a new base, put in before the scaling. original_tokens: in
     place of what the model says it was trained on. settings: fields of the scaling other than its
@@ -39,7 +39,7 @@ class ExtendRequest:
 
 @dataclass(frozen=True)
 class Extension:
-    """The config to write, and what changed: (name, before, after) in words."""
+    """Result of an extension: the config to write, and changes (name, before, after) in words."""
 
     cfg: ModelConfig
     original_tokens: int
@@ -48,6 +48,7 @@ class Extension:
     changes: tuple[tuple[str, str, str], ...]
 
     def as_dict(self) -> dict[str, Any]:
+        """Return the extension as plain data, without the config."""
         return {
             "method": self.method,
             "original_tokens": self.original_tokens,
@@ -57,7 +58,7 @@ class Extension:
 
 
 def extend(cfg: ModelConfig, context_tokens: int | None, request: ExtendRequest) -> Extension:
-    """The positions of a model for longer texts.
+    """Extend the positions of a model's config to longer texts.
 
     context_tokens: the length that the model states; None where it states none.
 
@@ -99,7 +100,7 @@ def extend(cfg: ModelConfig, context_tokens: int | None, request: ExtendRequest)
 
 
 def described(cfg: ModelConfig, context_tokens: int | None) -> dict[str, str]:
-    """Positions in words, one entry a fact."""
+    """Describe positions in words, one entry per fact."""
     (rope, width) = _first(cfg)
     out = {
         "context": "not stated" if context_tokens is None else f"{context_tokens:,} tokens",
@@ -190,7 +191,7 @@ def _at(rope: RopeConfig, width: int, length: int) -> torch.Tensor:
 
 
 def _slowed(rope: RopeConfig, width: int, length: int) -> str:
-    """How many pairs turn slower than without the scaling, and by how much."""
+    """Say how many pairs turn slower than without the scaling, and by which factor."""
     plain = _at(rope.replace(scaling=None), width, length)
     ratio = (plain / _at(rope, width, length)).tolist()
     moved = [each for each in ratio if abs(each - 1) > 1e-4]

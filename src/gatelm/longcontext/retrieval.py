@@ -16,28 +16,30 @@ from gatelm.longcontext.tasks import TASKS, Sample, make_sample
 from gatelm.longcontext.tasks.base import Pieces
 
 THRESHOLD = 85.6
-"""Points that count as mastered: what Llama-2-7B-chat has at 4k (arXiv 2404.06654)."""
+"""Points from which a length is mastered: those of Llama-2-7B-chat at 4k (arXiv 2404.06654)."""
 
 Answer = Callable[[Sample], str]
 Progress = Callable[[str, int, int], None]
-"""Where it is, samples done, samples in all."""
+"""Called with the task and length, the samples done, and the samples in all."""
 
 
 class Decoding(TextTokenizer, Protocol):
-    """A tokenizer that gives the text of ids too.
+    """A tokenizer that can also decode ids."""
 
-    unused_ids: rows of a vocabulary that have no token.
-    """
+    def decode(self, ids: Sequence[int]) -> str:
+        """Decode ids into text."""
+        ...
 
-    def decode(self, ids: Sequence[int]) -> str: ...
-    def unused_ids(self, vocab_size: int) -> Sequence[int]: ...
+    def unused_ids(self, vocab_size: int) -> Sequence[int]:
+        """Return the rows of a vocabulary that have no token."""
+        ...
 
 
 @dataclass(frozen=True)
 class RetrievalRequest:
-    """Which texts to make and what to ask about them.
+    """Request for retrieval: tasks, lengths, depths and samples.
 
-    depths: number of places for the needle, spread evenly from the start of the text to its end.
+    depths: number of places for the needle, spread evenly from the text's start to its end.
     samples: at each depth; tasks without a depth get as many in all. answer_tokens: what an answer
     may take; None: the right one's and a few more.
     """
@@ -56,7 +58,7 @@ class RetrievalRequest:
                 raise ConfigError(f"--tasks {name}: not known; {nearest(name, TASKS)}")
 
     def places(self) -> list[float]:
-        """The depths in percent; one alone is the middle."""
+        """The depths in percent; a single depth is the middle."""
         if self.depths == 1:
             return [50.0]
         return [round(100 * i / (self.depths - 1), 1) for i in range(self.depths)]
@@ -64,7 +66,7 @@ class RetrievalRequest:
     def samples_of(
         self, task: str, length: int, pieces: Pieces, essays: Sequence[str]
     ) -> Iterator[Sample]:
-        """All samples of a task at a length."""
+        """Make all samples of a task at a length."""
         places = self.places() if TASKS[task].has_depth else [None] * self.depths
         for place_index, depth in enumerate(places):
             for number in range(self.samples):
@@ -96,11 +98,11 @@ class Asked:
 
     @property
     def key(self) -> tuple[str, int, float | None, int]:
-        """What is asked; the same in every run with the same seed and tokenizer."""
+        """Key of the question; the same in every run with the same seed and tokenizer."""
         return self.task, self.length_tokens, self.depth, self.index
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return the fields as plain values."""
         return asdict(self)
 
 
@@ -111,7 +113,7 @@ def model_answers(
     *,
     chunk_tokens: int = CHUNK_TOKENS,
 ) -> Answer:
-    """Answers by the likeliest token each time, up to the room that the sample leaves."""
+    """Answer greedily, in at most as many tokens as the sample leaves room for."""
     unused = tokenizer.unused_ids(model.vocab_size)
 
     def answer(sample: Sample) -> str:
@@ -143,7 +145,7 @@ def ask(
     save: Callable[[Asked], None] = lambda asked: None,
     progress: Progress | None = None,
 ) -> list[Asked]:
-    """Ask everything, short texts first.
+    """Ask all samples of a request, short texts first.
 
     Args:
         known: answers of an earlier run, which are not asked for again.
@@ -181,7 +183,7 @@ def _check_lengths(request: RetrievalRequest, pieces: Pieces, essays: Sequence[s
 
 
 def scores(asked: Sequence[Asked]) -> dict[str, dict[int, float]]:
-    """Mean score of each task at each length, 0 to 100."""
+    """Compute the mean score of each task at each length, 0 to 100."""
     return {
         task: {
             length: 100
@@ -193,7 +195,7 @@ def scores(asked: Sequence[Asked]) -> dict[str, dict[int, float]]:
 
 
 def by_depth(asked: Sequence[Asked]) -> list[dict[str, Any]]:
-    """Mean score (0 to 1) of each task at each length and depth, for tasks that have a depth."""
+    """Compute the mean score (0 to 1) of each task with a depth at each length and depth."""
     cells: dict[tuple[str, int, float], list[float]] = {}
     for a in asked:
         if a.depth is not None:
@@ -205,13 +207,13 @@ def by_depth(asked: Sequence[Asked]) -> list[dict[str, Any]]:
 
 
 def effective_length(table: Mapping[str, Mapping[int, float]], threshold: float) -> int | None:
-    """The largest length whose mean over tasks is above `threshold` points; None: no length's."""
+    """Return the largest length whose mean over tasks exceeds `threshold` points, or None."""
     averages = averages_by_length(table)
     return max((length for length, mean in averages.items() if mean > threshold), default=None)
 
 
 def averages_by_length(table: Mapping[str, Mapping[int, float]]) -> dict[int, float]:
-    """The mean over tasks at each length."""
+    """Compute the mean over tasks at each length."""
     lengths = sorted({length for scores in table.values() for length in scores})
     return {length: _mean([scores[length] for scores in table.values()]) for length in lengths}
 

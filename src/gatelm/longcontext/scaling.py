@@ -39,7 +39,7 @@ the paper's."""
 
 
 def scaled(cfg: ModelConfig, method: str, factor: float, original_tokens: int) -> ModelConfig:
-    """The config for `original_tokens` * `factor` tokens, by a name of `METHODS`.
+    """Return the config for `original_tokens` * `factor` tokens, by a name of `METHODS`.
 
     A scaling that is there already is replaced; `none` removes it.
 
@@ -54,7 +54,7 @@ def scaled(cfg: ModelConfig, method: str, factor: float, original_tokens: int) -
 
 
 def with_scaling(cfg: ModelConfig, scaling: RopeScaling | None) -> ModelConfig:
-    """The config with this scaling in place of every layer's own.
+    """Return the config with this scaling in place of every layer's own.
 
     Raises:
         ConfigError: when no layer has rotary positions, or heads do not fit the scaling.
@@ -63,7 +63,7 @@ def with_scaling(cfg: ModelConfig, scaling: RopeScaling | None) -> ModelConfig:
 
 
 def with_rope(cfg: ModelConfig, **changes: Any) -> ModelConfig:
-    """The config with fields of every layer's `RopeConfig` changed.
+    """Return the config with fields of every layer's `RopeConfig` changed.
 
     Raises:
         ConfigError: when no layer has rotary positions, or the result cannot work.
@@ -87,18 +87,18 @@ def with_rope(cfg: ModelConfig, **changes: Any) -> ModelConfig:
 
 
 def ropes(cfg: ModelConfig) -> list[RopeConfig]:
-    """The rotary positions of the layers that have them, each kind once."""
+    """Return the different rotary positions of all layers that have any."""
     found = [rope_of(layer.mixer) for layer in cfg.layers()]
     return list(dict.fromkeys(rope for rope in found if rope is not None))
 
 
 def rope_of(mixer: Any) -> RopeConfig | None:
-    """A mixer's rotary positions; None where it has none, or is of a kind without."""
+    """Return a mixer's rotary positions; None if it has none."""
     return getattr(mixer, "rope", None)
 
 
 def _changed(config: C, **changes: Any) -> C:
-    """As `replace`, but what cannot work is a ConfigError."""
+    """Replace fields as `Config.replace` does, but raise ConfigError for impossible values."""
     values = {name: getattr(config, name) for name in type(config).model_fields}
     return type(config).parse({**values, **changes})
 

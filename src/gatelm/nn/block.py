@@ -73,11 +73,11 @@ class LayerConfig(Config):
         return self.ffn
 
     def site_shape(self, site: str, hidden_dim: int) -> SiteShape:
-        """What a gate at `site` of this layer must know of its tensor."""
+        """Return the shape of the tensor at `site`, as a gate there needs it."""
         return self.mixer.site_shape(site, hidden_dim)
 
     def weights_behind(self, site: str) -> tuple[str, ...]:
-        """The weights, below the block, that absorb a factor on the tensor at `site`.
+        """Return the names of the block's weights that absorb a factor on the tensor at `site`.
 
         They are those of the linear map through which the tensor passes next, and its bias where
         the tensor is that map's output. Empty where no linear map follows.
@@ -115,7 +115,7 @@ class Block(nn.Module):
         self.taps = Taps(BLOCK_TAPS)
 
     def forward(self, resid: Float[Tensor, "B T D"], context: Context) -> Float[Tensor, "B T D"]:
-        """The residual stream after the layer."""
+        """Return the residual stream after the layer."""
         resid = self.taps("resid_in", resid)
         x = self.taps("normed", self.attn_norm(resid))
         branch = self.attn_post_norm(self.attn(x, resid, context))

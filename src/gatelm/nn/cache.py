@@ -1,4 +1,4 @@
-"""What earlier tokens leave behind: keys after norm, RoPE and gates, values, states."""
+"""The cache of earlier tokens: keys after norm, RoPE and gates, values, states."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gatelm.nn.shapes import Bool, Float, Int, Tensor
 
 
 class Buffer:
-    """Rows of tokens so far, in room for more of them.
+    """A growing tensor of tokens, with room for more of them.
 
     capacity_tokens: room to begin with, where the length is known; beyond it, and without it, room
     grows by a half, so that a text of S tokens is copied a few times, not S times.
@@ -25,11 +25,11 @@ class Buffer:
 
     @property
     def tokens(self) -> Float[Tensor, "B S *rest"]:
-        """What was appended so far; a view, valid until rows are reordered."""
+        """View of all appended tokens, valid until rows are reordered."""
         return self._room[:, : self._length]
 
     def append(self, new: Float[Tensor, "B T *rest"]) -> Float[Tensor, "B S *rest"]:
-        """Add tokens; returns all of them.
+        """Append tokens, and return all of them.
 
         Where gradients are wanted all is copied, since the backward pass needs what it saw.
         """
@@ -54,7 +54,7 @@ class Buffer:
 
 @dataclass
 class SlidingWindowCache:
-    """The last window - 1 tokens, after those of the first that have left the window.
+    """Cache of the last window - 1 tokens, and of the first tokens that have left the window.
 
     first_index: index in the row of the tokens kept beside the last ones, -1 for none. Memory is
     bounded by the window whatever the length of the text.
@@ -77,7 +77,7 @@ def extend_window(
     mask: AttentionMask,
     pattern: Pattern,
 ) -> tuple[Float[Tensor, "B L K H"], Float[Tensor, "B L K V"], AttentionMask, SlidingWindowCache]:
-    """Keys and values in reach of this call's queries, their mask, and what is kept after it."""
+    """Return the keys and values that this call's queries reach, their mask, and what is kept."""
     assert pattern.window_tokens is not None
     index: Tensor | None = None
     if kept is not None:
@@ -104,13 +104,13 @@ def extend_window(
 
 
 def _with_recent(first: Int[Tensor, "b n"], mask: AttentionMask, recent: int) -> Int[Tensor, "B L"]:
-    """Row indices of the first keys and of the `recent` last ones."""
+    """Return row indices of the first keys and of the `recent` last ones."""
     last = torch.arange(mask.num_tokens - recent, mask.num_tokens, device=first.device)
     return torch.cat((first, last.expand(len(first), -1)), dim=1)
 
 
 def _evicted_first(mask: AttentionMask, pattern: Pattern, keep: int) -> Int[Tensor, "b n"]:
-    """Row indices of the first tokens of each row's last document; -1 for those still in reach."""
+    """Return row indices of the first tokens of each row's last document; -1 if in the window."""
     begins = mask.num_tokens - 1 - mask.positions[:, -1:]
     first = begins + torch.arange(pattern.first_tokens, device=begins.device)
     return torch.where(first < mask.num_tokens - keep, first, -1)
@@ -128,7 +128,7 @@ class KVCache:
     """
 
     def __init__(self, capacity_tokens: int | None = None) -> None:
-        """capacity_tokens: of the whole text, where it is known: room for it is made at once."""
+        """capacity_tokens: length of the whole text, if known: its memory is allocated at once."""
         self.capacity_tokens = capacity_tokens
         self.buffers: dict[int, tuple[Buffer, Buffer]] = {}
         """Keys and values of the layers that keep all of them."""
@@ -145,7 +145,7 @@ class KVCache:
     def extend_documents(
         self, documents: Int[Tensor, "B T"] | None, batch: int, num_new: int, device: torch.device
     ) -> Int[Tensor, "B S"] | None:
-        """Document ids of all keys once `num_new` tokens are added; None while none were given.
+        """Return the document ids of all keys with `num_new` new ones; None if none were given.
 
         New tokens without ids continue each row's last document.
         """
@@ -171,7 +171,7 @@ class KVCache:
         mask: AttentionMask,
         pattern: Pattern,
     ) -> tuple[Float[Tensor, "B S K H"], Float[Tensor, "B S K V"], AttentionMask]:
-        """Add one layer's new keys and values; returns all that are kept, and the mask of these.
+        """Append one layer's new keys and values, and return all that are kept and their mask.
 
         A layer with a window keeps nothing that no later query can see.
         """
@@ -202,7 +202,7 @@ class Slot:
     def append(
         self, k: Float[Tensor, "B T K H"], v: Float[Tensor, "B T K V"]
     ) -> tuple[Float[Tensor, "B S K H"], Float[Tensor, "B S K V"]]:
-        """Add the layer's new keys and values, or what they are made from; returns all kept."""
+        """Append the layer's new keys and values, or their latents, and return all kept."""
         if self.cache is not None:
             k, v, self.mask = self.cache.append(self.layer, k, v, self.mask, self.pattern)
         return k, v

@@ -35,7 +35,7 @@ def check_backward(layers: Iterable[LayerConfig], device_type: str) -> None:
 
 
 def cross_configs(layers: Iterable[LayerConfig]) -> Iterator[CrossConfig]:
-    """The configs of the layers that read a second sequence."""
+    """Return the configs of the layers that read a second sequence."""
     for layer in layers:
         if isinstance(layer.mixer, AttentionConfig) and layer.mixer.memory is not None:
             yield layer.mixer.memory

@@ -1,4 +1,4 @@
-"""What a module costs, as its config knows it before anything is built."""
+"""The cost of a module, as its config knows it before anything is built."""
 
 from __future__ import annotations
 

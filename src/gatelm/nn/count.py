@@ -14,7 +14,7 @@ from gatelm.nn.model import ModelConfig
 
 @dataclass(frozen=True)
 class Count:
-    """Parameters by what they belong to; `attention` is that of all mixers."""
+    """Numbers of parameters by part of the model; `attention` counts all mixers."""
 
     embedding: int
     head: int
@@ -46,7 +46,7 @@ class Count:
         return self.gate / self.total
 
     def as_dict(self) -> dict[str, Any]:
-        """The numbers by name, the totals among them, as `gatelm info --json` has them."""
+        """Return the numbers by name, with totals, as `gatelm info --json` prints them."""
         parts = asdict(self)
         parts.pop("idle")
         active = {"active": self.active} if self.idle else {}
@@ -54,7 +54,7 @@ class Count:
 
 
 def count(cfg: ModelConfig) -> Count:
-    """Parameters of the model `cfg` describes; equal to the built module's."""
+    """Count the parameters of the model that `cfg` describes, exactly as the built module has."""
     vocab, dim = _vocab(cfg), cfg.hidden_dim
     learned = cfg.position_embedding.max_tokens * dim if cfg.position_embedding else 0
     layers = [(layer, dim) for layer in cfg.layers()]
@@ -80,7 +80,7 @@ def count(cfg: ModelConfig) -> Count:
 
 
 def flops_per_token(cfg: ModelConfig, seq_len: int, *, training: bool = True) -> int:
-    """Matrix-product FLOPs per token at `seq_len`; training = 3 x forward.
+    """Count matrix-product FLOPs per token at `seq_len`; training takes 3 x forward.
 
     Attention counts the whole T x T square, as kernels' counters do: no discount for causality or
     windows. Norms (but for their gates' matrices), activations, the gate's own product and what is
@@ -97,7 +97,7 @@ def flops_per_token(cfg: ModelConfig, seq_len: int, *, training: bool = True) ->
 
 
 def cache_bytes(cfg: ModelConfig, num_tokens: int, bytes_per_value: int = 2) -> int:
-    """Bytes of one sequence's cache after `num_tokens` tokens, all layers.
+    """Count the bytes of one sequence's cache after `num_tokens` tokens, in all layers.
 
     Gates add none, but those on keys and values make latent attention cache these.
     """
@@ -108,7 +108,7 @@ def cache_bytes(cfg: ModelConfig, num_tokens: int, bytes_per_value: int = 2) -> 
 
 
 def kv_bytes_per_token(cfg: ModelConfig, bytes_per_value: int = 2) -> int:
-    """Bytes the cache grows by with each token while nothing is dropped from it."""
+    """Count the bytes by which each token enlarges the cache while nothing is dropped."""
     return cache_bytes(cfg, 2, bytes_per_value) - cache_bytes(cfg, 1, bytes_per_value)
 
 
@@ -124,7 +124,7 @@ def _block_norms(layer: LayerConfig) -> int:
 
 
 def _norm_matrices(layer: LayerConfig, dim: int) -> int:
-    """Entries of the matrices in norms' gates, counted once for each time a token passes them."""
+    """Count the matrix entries in norms' gates, once for each time a token passes them."""
     total = _block_norms(layer) * layer.norm.matrix_entries(dim)
     for modifier in layer.gates:
         if isinstance(modifier, SiteNormConfig):
@@ -134,6 +134,6 @@ def _norm_matrices(layer: LayerConfig, dim: int) -> int:
 
 
 def _gates(layer: LayerConfig, dim: int) -> ParamCount:
-    """Parameters of what sits at the layer's sites."""
+    """Count the parameters of the modifiers at the layer's sites."""
     parts = [m.param_count(layer.site_shape(m.site, dim)) for m in layer.gates]
     return sum(parts, ParamCount())

@@ -8,7 +8,7 @@ from gatelm.config import ConfigError
 
 
 def device_of(name: str | torch.device, option: str = "--device") -> torch.device:
-    """The device of that name; `auto` is CUDA where there is one, else the CPU.
+    """Return the device of that name; `auto` is CUDA where there is one, else the CPU.
 
     Args:
         option: where the name was given, for the sentence.
@@ -32,7 +32,7 @@ def device_of(name: str | torch.device, option: str = "--device") -> torch.devic
 
 
 def available_bytes(device: torch.device) -> int | None:
-    """Memory free for a process on this device; None where it cannot be told."""
+    """Return the bytes that are free for a process on this device; None if unknown."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
     try:

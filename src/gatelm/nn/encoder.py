@@ -21,7 +21,7 @@ from gatelm.nn.shapes import Bool, Float, Int, Tensor
 
 
 class PatchesConfig(Config):
-    """Vectors, such as patches of an image, through one matrix (arXiv 2010.11929)."""
+    """Input of vectors, such as patches of an image, through one matrix (arXiv 2010.11929)."""
 
     kind: Literal["patches"] = "patches"
     dim: int = Field(ge=1)
@@ -29,14 +29,14 @@ class PatchesConfig(Config):
 
 
 class TokensConfig(Config):
-    """Tokens of a vocabulary of their own."""
+    """Input of tokens, which have their own vocabulary."""
 
     kind: Literal["tokens"] = "tokens"
     vocab_size: int = Field(ge=1)
 
 
 class EncoderConfig(Config):
-    """Layers over a second sequence; their attention is `direction: full` as a rule."""
+    """Encoder layers over a second sequence; their attention usually has `direction: full`."""
 
     input: Annotated[PatchesConfig | TokensConfig, Field(discriminator="kind")]
     max_tokens: int = Field(ge=1)
@@ -58,13 +58,13 @@ class EncoderConfig(Config):
         return self
 
     def input_parameters(self) -> int:
-        """Entries of the embedding or of the patches' matrix, and of the positions."""
+        """Number of entries of the embedding or the patches' matrix, and of the positions."""
         rows = self.input.vocab_size if isinstance(self.input, TokensConfig) else self.input.dim
         return (rows + self.max_tokens) * self.hidden_dim
 
 
 class Encoder(nn.Module):
-    """Patches (B,M,P), or tokens (B,M), to states (B,M,E)."""
+    """Encoder of patches (B,M,P) or tokens (B,M) into states (B,M,E)."""
 
     def __init__(self, cfg: EncoderConfig):
         super().__init__()
@@ -84,7 +84,7 @@ class Encoder(nn.Module):
         second: Float[Tensor, "B M P"] | Int[Tensor, "B M"],
         valid: Bool[Tensor, "B M"] | None = None,
     ) -> Float[Tensor, "B M E"]:
-        """States of the second sequence; what stands at padding is undefined.
+        """Return the states of the second sequence; they are undefined at padding.
 
         Raises:
             ValueError: for more tokens than there are positions.

@@ -1,4 +1,4 @@
-"""What all layers of one forward share: the mask, the positions, the cache."""
+"""The state that all layers of one forward share: mask, positions and cache."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Context:
     )
 
     def slot(self, layer: int, pattern: Pattern) -> Slot:
-        """Where a layer's keys and values go, and the mask of those that come back."""
+        """Return the place of a layer's keys and values, and the mask of those that it returns."""
         mask = self.mask
         if pattern.keys == "cross":
             assert self.encoder_states is not None
@@ -40,7 +40,7 @@ class Context:
         return Slot(layer, pattern, mask, self.cache)
 
     def rotation(self, rope: RopeConfig, head_dim: int) -> tuple[Tensor, Tensor]:
-        """cos and sin (*B, T, rotary_dim/2) of the rotary angles, computed once a forward."""
+        """Return cos and sin (*B, T, rotary_dim/2) of the angles, computed once a forward."""
         key = (rope, head_dim)
         if key not in self._rotations:
             self._rotations[key] = rotation(rope, head_dim, self.positions)
@@ -51,7 +51,7 @@ class Context:
         return self.cache is not None and rope.length_dependent
 
     def key_rotation(self, rope: RopeConfig, head_dim: int) -> tuple[Tensor, Tensor]:
-        """cos and sin (*B, S, rotary_dim/2) of all keys, cached ones included."""
+        """Return cos and sin (*B, S, rotary_dim/2) of all keys, including cached ones."""
         key = (rope, head_dim)
         if key not in self._key_rotations:
             documents = self.mask.documents
@@ -69,7 +69,7 @@ class Context:
         return None if documents is None else documents[:, -self.mask.num_queries :]
 
     def document_starts(self) -> Bool[Tensor, "B T"] | None:
-        """Where a token's document differs from that of the token before, cached ones included.
+        """Mark the tokens whose document differs from the previous token's, also a cached one's.
 
         The very first token of all starts one. A recurrent mixer forgets its state there. None: no
         token of this call but the very first starts one.

@@ -83,11 +83,11 @@ STARTS: dict[str, Callable[[Tensor], Tensor]] = {
     "dt_bias": _step_bias,
     "skip": torch.ones_like,
 }
-"""Parameters by the last part of their name, from numbers drawn uniformly between 0 and 1."""
+"""Initial values by the last part of a parameter's name, from uniform numbers in [0, 1)."""
 
 
 def normal(like: Tensor, std: float, seed: int, name: str) -> Tensor:
-    """Normal numbers that the seed and the parameter's name decide, in the shape of `like`."""
+    """Draw normal numbers in the shape of `like`, by the seed and the parameter's name."""
     sample = torch.empty(like.shape, dtype=torch.float32)
     return sample.normal_(generator=_generator(seed, name)).mul_(std).to(like)
 
@@ -124,7 +124,7 @@ def _std_by_parameter(model: Decoder) -> dict[str, float]:
 
 
 def _gate_std(gate: Gate, projection: GateProjection) -> dict[str, float]:
-    """A low-rank projection starts with the logits' variance that the full one would have."""
+    """Return a standard deviation that gives a low-rank gate the logits' variance of a full one."""
     kind, std = gate.cfg.init.weight, gate.cfg.init.std
     full = WEIGHT_INITS[kind](projection.in_dim, projection.out_dim, std)
     if projection.rank is None:

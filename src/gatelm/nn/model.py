@@ -24,7 +24,7 @@ from gatelm.nn.shapes import Bool, Float, Int, Tensor
 
 
 class LayerOverride(Config):
-    """Some layers that differ from `model.layer`: which, and config paths to their values."""
+    """Override of some layers: their indices, and config paths that differ from `model.layer`."""
 
     layers: str | tuple[int, ...]
     """Indices, or a slice such as "0:14", "::2", "-4:"."""
@@ -32,7 +32,7 @@ class LayerOverride(Config):
     """Paths below the layer, e.g. {gates: [], mixer.window_tokens: 256}."""
 
     def indices(self, num_layers: int) -> list[int]:
-        """The layers meant, 0-based.
+        """Return the 0-based indices of the layers.
 
         Raises:
             ValueError: for a slice that cannot be read, or an index that is no layer.
@@ -100,7 +100,7 @@ class ModelConfig(Config):
 
     @property
     def cross(self) -> CrossConfig | None:
-        """What the layers that read a second sequence say of it; None: no layer reads one."""
+        """The config of the layers that read a second sequence; None: no layer does."""
         return next(cross_configs(self.layers()), None)
 
     def layers(self) -> tuple[LayerConfig, ...]:
@@ -120,7 +120,7 @@ class ModelConfig(Config):
 
 
 class Decoder(nn.Module):
-    """tokens (B,T) -> logits (B,T,V)."""
+    """The language model: tokens (B,T) -> logits (B,T,V)."""
 
     def __init__(self, cfg: ModelConfig):
         super().__init__()
@@ -149,7 +149,7 @@ class Decoder(nn.Module):
         memory: Float[Tensor, "B M E"] | Int[Tensor, "B M"] | None = None,
         memory_mask: Bool[Tensor, "B M"] | None = None,
     ) -> Float[Tensor, "B T V"]:
-        """Logits; see `hidden` for the arguments."""
+        """Return logits; see `hidden` for the arguments."""
         hidden = self.hidden(
             tokens, documents=documents, cache=cache, memory=memory, memory_mask=memory_mask
         )
@@ -165,7 +165,7 @@ class Decoder(nn.Module):
         memory: Float[Tensor, "B M E"] | Int[Tensor, "B M"] | None = None,
         memory_mask: Bool[Tensor, "B M"] | None = None,
     ) -> Float[Tensor, "B T D"]:
-        """Final normed states.
+        """Return the final normed states.
 
         documents: id of each token's document within its row; tokens see their own document only,
             and its positions count from 0. `masks.PADDING` marks padding. None: one document a row.
@@ -198,12 +198,12 @@ class Decoder(nn.Module):
         return self.final_norm(x)
 
     def logits(self, hidden: Float[Tensor, "*B D"]) -> Float[Tensor, "*B V"]:
-        """Scores over the vocabulary."""
+        """Return the scores over the vocabulary."""
         return F.linear(hidden, self.head_weight)
 
     @property
     def head_weight(self) -> Float[Tensor, "V D"]:
-        """The head's matrix: the embedding's own when tied."""
+        """The head's matrix, which is the embedding's when tied."""
         return self.embedding.weight if self.head is None else self.head.weight
 
     def _begin_cross(

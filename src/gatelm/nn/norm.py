@@ -15,7 +15,7 @@ from gatelm.nn.shapes import Float, Tensor
 
 
 class NormGateConfig(Config):
-    """GatedNorm (arXiv 2601.22966): y sigmoid(W_up silu(W_down y)) of the norm's output y."""
+    """Gate of GatedNorm (arXiv 2601.22966): y sigmoid(W_up silu(W_down y)), y the norm's output."""
 
     rank: int = Field(default=16, ge=1)
 
@@ -34,16 +34,16 @@ class NormConfig(Config):
     2601.22966): large channels need no weight elsewhere to move the norm."""
 
     def build(self, dim: int) -> Norm:
-        """The norm over `dim` channels."""
+        """Build the norm over `dim` channels."""
         return Norm(self, dim)
 
     def num_weights(self, dim: int) -> int:
-        """Parameters of the norm over `dim` channels, those of its gate among them."""
+        """Count the parameters of the norm over `dim` channels, including its gate."""
         vectors = (self.weight != "none") + (self.pre_affine == "vector")
         return vectors * dim + self.matrix_entries(dim)
 
     def matrix_entries(self, dim: int) -> int:
-        """Entries of the gate's matrices, which cost two FLOPs a token each."""
+        """Count the entries of the gate's matrices, each of which costs two FLOPs a token."""
         return 0 if self.gate is None else 2 * dim * self.gate.rank
 
 
@@ -66,7 +66,7 @@ class Norm(nn.Module):
             self.weight.fill_(0.0 if self.cfg.weight == "zero_centred" else 1.0)
 
     def forward(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
-        """The normed x."""
+        """Return the normed x."""
         y = self._norm(x) if self.pre is None else self._norm(to_float32(x) * self.pre).to(x.dtype)
         return y if self.gate is None else self.gate(y)
 
@@ -86,7 +86,7 @@ class Norm(nn.Module):
 
 
 class NormGate(nn.Module):
-    """Scores in (0, 1) for every channel of a normed vector, from that vector."""
+    """Gate on a normed vector, which computes a score in (0, 1) for each channel from it."""
 
     def __init__(self, cfg: NormGateConfig, dim: int):
         super().__init__()
@@ -94,18 +94,18 @@ class NormGate(nn.Module):
         self.up = nn.Linear(cfg.rank, dim, bias=False)
 
     def forward(self, y: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
-        """y times its scores."""
+        """Return y times its scores."""
         return y * self.up(F.silu(self.down(y))).sigmoid()
 
 
 def rms_norm(x: Float[Tensor, "*B D"], weight: Tensor | None, eps: float) -> Float[Tensor, "*B D"]:
-    """x / rms(x) * weight by torch's own operator, which is one kernel on CUDA."""
+    """Compute x / rms(x) * weight by torch's own operator, which is one kernel on CUDA."""
     inner = to_float32(x)
     return F.rms_norm(inner, (x.shape[-1],), _as(weight, inner), eps).to(x.dtype)
 
 
 def _cpu_rms_norm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    """x / rms(x) * weight in few passes over x, and 1 / rms(x)."""
+    """Compute x / rms(x) * weight in few passes over x; also returns 1 / rms(x)."""
     inner = to_float32(x)
     mean_square = torch.linalg.vector_norm(inner, dim=-1, keepdim=True).square_() / x.shape[-1]
     inverse = mean_square.add_(eps).rsqrt_()
@@ -113,7 +113,7 @@ def _cpu_rms_norm(x: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor
 
 
 class _CpuRMSNorm(torch.autograd.Function):
-    """`rms_norm` with its gradient by hand: on a CPU torch composes it of many passes over x."""
+    """`rms_norm` with a gradient of its own, because torch's takes many passes over x on a CPU."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""Where float32 is used inside, whatever the model's dtype."""
+"""Computation in float32 inside modules, whatever the model's dtype."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from torch import Tensor, float64
 
 
 def to_float32(x: Tensor) -> Tensor:
-    """x in float32, or as it is in float64."""
+    """Return x in float32, or unchanged if it is float64."""
     return x if x.dtype == float64 else x.float()

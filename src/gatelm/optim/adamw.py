@@ -28,11 +28,11 @@ class AdamWConfig(OptimizerConfig):
         return betas
 
     def make(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        """torch's AdamW of these groups."""
+        """Make torch's AdamW of these groups."""
         return torch.optim.AdamW(groups, lr=self.lr, betas=self.betas, eps=self.eps, fused=True)
 
     def first_state(self, parameter: nn.Parameter) -> dict[str, torch.Tensor]:
-        """A step count and both moments, all zero."""
+        """Return a step count and both moments, all zero."""
         moments = (
             torch.zeros_like(parameter, memory_format=torch.preserve_format) for _ in range(2)
         )

@@ -1,4 +1,4 @@
-"""What every optimiser is: a config with parameter groups and a schedule, which builds it."""
+"""The base of all optimisers: a config with parameter groups and a schedule."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gatelm.optim.schedule import ConstantSchedule, ScheduleConfig, lr_factor
 
 
 class OptimizerConfig(Config):
-    """What all optimisers share: explicit parameter groups, a schedule, a limit on gradients."""
+    """Base of optimiser configs: explicit parameter groups, a schedule, a limit on gradients."""
 
     lr: float = Field(default=1e-3, gt=0)
     """Peak learning rate."""
@@ -66,7 +66,7 @@ class OptimizerConfig(Config):
         return self
 
     def lr_at(self, step: int, total_steps: int) -> float:
-        """The learning rate of the update after `step` finished ones, in a run of `total_steps`.
+        """Return the learning rate of the update after `step` finished ones, of `total_steps`.
 
         `total_steps` is the schedule's horizon, not the step where the run stops: a run stopped
         early and continued later sees the same rates. Past the horizon the rate stays at its last
@@ -77,11 +77,11 @@ class OptimizerConfig(Config):
     def parameter_groups(
         self, named_parameters: Iterable[tuple[str, nn.Parameter]]
     ) -> list[ParameterGroup]:
-        """See `groups.parameter_groups`."""
+        """Sort the model's parameters into groups; see `groups.parameter_groups`."""
         return parameter_groups(named_parameters, self.groups, self.group_order, self.weight_decay)
 
     def build(self, model: nn.Module) -> torch.optim.Optimizer:
-        """The torch optimiser of the model's trainable parameters.
+        """Build the torch optimiser of the model's trainable parameters.
 
         Each torch group carries `name`, `lr_scale`, `train_from_step` and `warmup_steps`.
 
@@ -116,11 +116,11 @@ class OptimizerConfig(Config):
         return optimizer
 
     def make(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        """The torch optimiser of these groups, each with its `lr` and `weight_decay`."""
+        """Make the torch optimiser of these groups, each with its `lr` and `weight_decay`."""
         raise NotImplementedError
 
     def first_state(self, parameter: nn.Parameter) -> dict[str, torch.Tensor]:
-        """The state that the torch optimiser would make at the first update of a parameter."""
+        """Return the state that the torch optimiser makes at the first update of a parameter."""
         raise NotImplementedError
 
 

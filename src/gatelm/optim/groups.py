@@ -59,7 +59,7 @@ DEFAULT_GROUPS: dict[str, dict[str, Any]] = {
     },
     "matrices": {"when_empty": "skip"},
 }
-"""Gate projections; gate biases; norms and other 1-D parameters; embeddings; all other matrices."""
+"""Default groups: gate projections and biases, 1-D parameters, embeddings, other matrices."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def parameter_groups(
     order: Sequence[str],
     weight_decay: float,
 ) -> list[ParameterGroup]:
-    """The non-empty groups in `order`; the first group that matches takes a parameter.
+    """Return the non-empty groups in `order`; the first that matches takes a parameter.
 
     weight_decay: of the groups that name none.
 

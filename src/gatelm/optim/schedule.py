@@ -19,7 +19,7 @@ class ConstantSchedule(Config):
     """Steps over which the rate rises linearly to its peak."""
 
     def after_warmup(self, step: int, total_steps: int) -> float:
-        """The rate at a step after the warm-up, as a fraction of the peak."""
+        """Return the rate at a step after the warm-up, as a fraction of the peak."""
         return 1.0
 
 
@@ -33,7 +33,7 @@ class LinearSchedule(Config):
     """The rate at `total_steps`, as a fraction of the peak."""
 
     def after_warmup(self, step: int, total_steps: int) -> float:
-        """The rate at a step after the warm-up, as a fraction of the peak."""
+        """Return the rate at a step after the warm-up, as a fraction of the peak."""
         return decayed(self, "linear", self.warmup_steps, step, total_steps)
 
 
@@ -47,7 +47,7 @@ class CosineSchedule(Config):
     """The rate at `total_steps`, as a fraction of the peak."""
 
     def after_warmup(self, step: int, total_steps: int) -> float:
-        """The rate at a step after the warm-up, as a fraction of the peak."""
+        """Return the rate at a step after the warm-up, as a fraction of the peak."""
         return decayed(self, "cosine", self.warmup_steps, step, total_steps)
 
 
@@ -65,7 +65,7 @@ class WSDSchedule(Config):
     """The rate at `total_steps`, as a fraction of the peak."""
 
     def after_warmup(self, step: int, total_steps: int) -> float:
-        """The rate at a step after the warm-up, as a fraction of the peak."""
+        """Return the rate at a step after the warm-up, as a fraction of the peak."""
         start = max(self.warmup_steps, total_steps * (1 - self.decay_fraction))
         return decayed(self, self.decay_shape, start, step, total_steps)
 
@@ -76,7 +76,7 @@ ScheduleConfig = Annotated[
 
 
 def lr_factor(schedule: ScheduleConfig, step: int, total_steps: int) -> float:
-    """The rate of the update after `step` finished ones, as a fraction of the peak rate.
+    """Return the rate of the update after `step` finished ones, as a fraction of the peak.
 
     Warm-up gives (step + 1) / warmup_steps, so that the first update moves; a warm-up longer than
     the run never reaches the peak. The decay reaches `min_lr_ratio` at `step == total_steps`.
@@ -93,7 +93,7 @@ def decayed(
     step: int,
     total_steps: int,
 ) -> float:
-    """A fall from 1 at the step `start` to `min_lr_ratio` at `total_steps`, by one of `DECAYS`."""
+    """Decay from 1 at the step `start` to `min_lr_ratio` at `total_steps`, by one of `DECAYS`."""
     if step <= start and start < total_steps:
         return 1.0
     progress = min(1.0, (step - start) / (total_steps - start)) if start < total_steps else 1.0
@@ -101,7 +101,7 @@ def decayed(
 
 
 def ramp(step: int, from_step: int, warmup_steps: int) -> float:
-    """A group's own factor: 0 before it trains, then (steps since then + 1) / `warmup_steps` to 1.
+    """Return a group's factor: 0 before it trains, then (steps since + 1) / `warmup_steps` to 1.
 
     Multiplies the schedule's rate, whose warm-up is counted from the run's beginning.
     """
@@ -115,4 +115,4 @@ DECAYS: dict[str, Callable[[float], float]] = {
     "sqrt": lambda progress: 1 - math.sqrt(progress),
     "cosine": lambda progress: (1 + math.cos(math.pi * progress)) / 2,
 }
-"""What is left of the fall at a progress of 0 to 1, by the shape's name."""
+"""Remaining part of a decay at a progress of 0 to 1, by the name of its shape."""

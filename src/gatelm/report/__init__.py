@@ -1,4 +1,4 @@
-"""Reports as one HTML file: the page, its numbers, and what all reports share.
+"""Reports as one HTML file: the page, its numbers, and the parts that all reports share.
 
 `study/` and `model/` hold the sections of the two kinds of report, `charts/` the charts.
 """

@@ -30,7 +30,7 @@ Lines = SkipValidation[tuple[Mapping[str, Any], ...]]
 
 
 class RunRecord(RunEntry, frozen=True):
-    """One planned run with what its folder holds."""
+    """One planned run with the content of its folder."""
 
     train: Lines = ()
     evals: Lines = ()
@@ -68,7 +68,7 @@ class StudyPart:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The study's metrics, primary ones first; without any, those there are values of."""
+        """The study's metrics, primary ones first; without any, the metrics that have values."""
         names = [*self.spec.primary_metrics, *self.spec.metrics]
         names = names or [summary.metric for summary in self.summaries]
         names = names or [name for run in self.runs for name in run.metrics]
@@ -80,11 +80,11 @@ class StudyPart:
         return self.spec.primary_metrics or self.metrics
 
     def summaries_of(self, metric: str) -> list[SummaryEntry]:
-        """The summaries of one metric that have a mean."""
+        """Return the summaries of one metric that have a mean."""
         return [s for s in self.summaries if s.metric == metric and s.mean is not None]
 
     def comparisons_of(self, metric: str) -> list[ComparisonEntry]:
-        """The comparisons of one metric, in the order of results.json."""
+        """Return the comparisons of one metric, in the order of results.json."""
         return [c for c in self.comparisons if c.metric == metric]
 
     def finished(self) -> tuple[RunRecord, ...]:
@@ -106,7 +106,7 @@ class StudyPart:
 
 @dataclass(frozen=True)
 class Study:
-    """Everything a report shows."""
+    """A study: everything that its report shows."""
 
     root: Path
     results: StudyResults
@@ -129,7 +129,7 @@ class Study:
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
-    """`value` when it is a mapping, else an empty one."""
+    """Return `value` if it is a mapping, else an empty mapping."""
     return value if isinstance(value, Mapping) else {}
 
 
@@ -208,7 +208,7 @@ def _json(path: Path, problems: list[str]) -> Mapping[str, Any]:
 
 
 def _jsonl(path: Path, problems: list[str]) -> list[Mapping[str, Any]]:
-    """The JSON objects of a file of lines; a broken line (a killed writer) is skipped and told."""
+    """Read the JSON objects of a file of lines; a broken line is skipped with a warning."""
     out, broken = [], 0
     for line in _text(path, problems).splitlines():
         try:

@@ -10,29 +10,29 @@ Align = Literal["left", "right"]
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], align: Sequence[Align] = ()) -> str:
-    """A pipe table; columns beyond `align` stand to the right."""
+    """Make a pipe table; columns beyond `align` are aligned to the right."""
     sides = [*align, *["right"] * len(head)][: len(head)]
     rule = [{"left": ":--", "right": "--:"}[side] for side in sides]
     return "\n".join("| " + " | ".join(map(cell, row)) + " |" for row in (head, rule, *rows))
 
 
 def cell(text: str) -> str:
-    """One line that ends no column."""
+    """Make a cell's text one line, in which no column ends."""
     return plain(" ".join(text.split())).replace("|", "\\|")
 
 
 def plain(text: str) -> str:
-    """Text in which no HTML begins."""
+    """Escape a text so that no HTML begins in it."""
     return re.sub(r"<(?=[A-Za-z/!?])", "&lt;", text)
 
 
 def code(text: str) -> str:
-    """A fenced block."""
+    """Make a fenced code block."""
     return f"```\n{text.strip()}\n```"
 
 
 def folded(summary: str, blocks: Sequence[str]) -> str:
-    """Blocks that are read when asked for; nothing where there are none."""
+    """Make a collapsed section of blocks; empty without blocks."""
     kept = [block for block in blocks if block]
     if not kept:
         return ""
@@ -40,7 +40,7 @@ def folded(summary: str, blocks: Sequence[str]) -> str:
 
 
 def section(text: str, title: str) -> str | None:
-    """The section `## title` of a document, heading included, up to the next of its level.
+    """Return the section `## title` of a document, with its heading.
 
     What stands in a fenced block is no heading. None where there is no such section.
     """

@@ -1,4 +1,4 @@
-"""What a metric is called and means, for names that the analysis does not know too."""
+"""Labels and definitions of metrics, also of names that the analysis does not know."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Described:
 
 
 def describe(name: str) -> Described:
-    """The metric `name`, marks included; one that is not registered keeps its bare name."""
+    """Describe the metric `name`, with its mark; an unregistered metric keeps its name."""
     try:
         metric = registry.describe(name)
     except ValueError:

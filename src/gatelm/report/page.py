@@ -44,7 +44,7 @@ class Figure:
     width: int = 560
     """Width of the chart in its files, in pixels; on the page it takes what there is."""
     context: str = ""
-    """Where it stands: the subtitle in its files. The page fills it with its section titles."""
+    """Titles of the sections around the figure, set by the page: the subtitle in its files."""
 
     @cached_property
     def spec(self) -> dict[str, Any]:
@@ -72,28 +72,28 @@ class Control:
 
 
 def swatch(color: str, text: str) -> Html:
-    """A text with its colour beside it."""
+    """Return a text with its colour beside it."""
     return Html('<span class="arm"><i style="background:{}"></i>{}</span>').format(color, text)
 
 
 def swatched(color: str, sentence: str) -> Html:
-    """A sentence about an arm, led by the arm's colour; unlike `swatch` it may wrap."""
+    """Return a sentence with its arm's colour in front; unlike `swatch` it may wrap."""
     html = Html('<span><i class="dot" style="background:{}"></i>{}</span>')
     return html.format(color, sentence)
 
 
 def badge(kind: str, text: str) -> Html:
-    """A small label; `kind` is a CSS class."""
+    """Return a small label; `kind` is a CSS class."""
     return Html('<span class="badge {}">{}</span>').format(slug(kind), text)
 
 
 def join(*pieces: object) -> Html:
-    """Pieces one after the other, each escaped unless it is `Html`."""
+    """Concatenate pieces, each escaped unless it is `Html`."""
     return Html("").join(pieces)  # type: ignore[arg-type]
 
 
 def slug(text: str) -> str:
-    """Lower-case letters, digits and dashes, for anchors and file names."""
+    """Turn a text into lower-case letters, digits and dashes, for anchors and file names."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-") or "x"
 
 
@@ -122,11 +122,11 @@ class Page:
             self._add("text", text=paragraph)
 
     def note(self, text: str, kind: Literal["note", "warning", "claim"] = "note") -> None:
-        """A paragraph set apart: a remark, something missing, or a published claim."""
+        """Add a separate paragraph: a remark, something missing, or a published claim."""
         self._add("text", text=text, css=f"note {kind}")
 
     def items(self, entries: Iterable[str], css: str = "") -> None:
-        """A list, where there are entries."""
+        """Add a list, if there are entries."""
         kept = list(entries)
         if kept:
             self._add("items", entries=kept, css=css)
@@ -134,18 +134,18 @@ class Page:
     def table(
         self, columns: Sequence[Column], rows: Sequence[Sequence[object]], caption: str = ""
     ) -> None:
-        """A table that scrolls inside its own box when the page is narrow."""
+        """Add a table that scrolls inside its own box when the page is narrow."""
         cells = [list(zip(columns, row, strict=True)) for row in rows]
         self._add("table", columns=columns, rows=cells, caption=caption)
 
     def chart(self, *figures: Figure) -> None:
-        """Charts as wide as the page, one below the other."""
+        """Add charts as wide as the page, one below the other."""
         self.charts(figures, min_width=2000)
 
     def charts(
         self, figures: Sequence[Figure], controls: Sequence[Control] = (), min_width: int = 400
     ) -> None:
-        """Charts side by side, each at least `min_width` pixels wide where the page allows it."""
+        """Add charts side by side, each at least `min_width` pixels wide if the page allows it."""
         if not figures:
             return
         self._groups += 1
@@ -156,21 +156,21 @@ class Page:
         self._add("charts", figures=named, controls=controls, min_width=min_width, anchor=anchor)
 
     def details(self, summary: str, *blocks: str, code: bool = True) -> None:
-        """A collapsed block of preformatted text, or of paragraphs."""
+        """Add a collapsed block of preformatted text, or of paragraphs."""
         self._add("details", summary=summary, blocks=blocks, tag="pre" if code else "p")
 
     def code(self, text: str) -> None:
-        """Preformatted text."""
+        """Add preformatted text."""
         self._add("code", text=text)
 
     def definitions(self, entries: Iterable[tuple[str, str]]) -> None:
-        """Terms with their meanings, where there are any."""
+        """Add terms with their meanings, if there are any."""
         kept = list(entries)
         if kept:
             self._add("definitions", entries=kept)
 
     def html(self) -> str:
-        """The whole file."""
+        """Return the text of the whole HTML file."""
         specs = {figure.name: figure.spec for figure in self.figures}
         sections = [block for block in self._blocks if block["kind"] == "section"]
         return _template().render(
@@ -211,7 +211,7 @@ def _template() -> Template:
 
 
 def _json(value: object) -> Html:
-    """JSON that cannot end the script element it stands in."""
+    """Return JSON that cannot end the script element around it."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
     safe = text.replace("<", "\\u003c").replace("\u2028", "\\u2028")
     return Html(safe.replace("\u2029", "\\u2029"))

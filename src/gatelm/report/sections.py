@@ -1,4 +1,4 @@
-"""What the reports of studies and of models share: profiles by layer, heads, maps and gates.
+"""Sections shared by reports of studies and of models: profiles, heads, maps, gates.
 
 A study's run and a model of `gatelm analyze` are both `Measured`: they are drawn in one way.
 """
@@ -18,27 +18,38 @@ Rows = list[dict[str, Any]]
 
 
 class Measured(Protocol):
-    """A run or a model with its analysis: `arm` decides the colour, `label` is its name."""
+    """A run or a model with its analysis."""
 
     @property
-    def arm(self) -> str: ...
+    def arm(self) -> str:
+        """Name of the arm, which decides the colour."""
+        ...
+
     @property
-    def label(self) -> str: ...
+    def label(self) -> str:
+        """Name of the run or model."""
+        ...
+
     @property
-    def seed(self) -> int | None: ...
+    def seed(self) -> int | None:
+        """Seed of the run; None for a model."""
+        ...
+
     @property
-    def analysis(self) -> Mapping[str, Any]: ...
+    def analysis(self) -> Mapping[str, Any]:
+        """Tree of the analysis."""
+        ...
 
 
 def who(measured: Measured) -> dict[str, Any]:
-    """The first columns of every row of a chart."""
+    """Return the first columns of every row of a chart."""
     return {"arm": measured.arm, "label": measured.label, "seed": measured.seed}
 
 
 def place_rows(
     measured: Measured, places: Iterable[object], values: Iterable[object], digits: int = 4
 ) -> Rows:
-    """Rows of a layer profile; what is no number is left out."""
+    """Make the rows of a layer profile, leaving out values that are no numbers."""
     return [
         {**who(measured), "place": str(place), "value": rounded(value, digits)}
         for place, value in zip(places, values, strict=False)
@@ -47,14 +58,14 @@ def place_rows(
 
 
 def depth_rows(measured: Measured, key: str) -> Rows:
-    """Values along the residual stream, the first of them the embedding's."""
+    """Make rows along the residual stream, of which the first value is the embedding's."""
     values = mapping(measured.analysis.get("residual")).get(key)
     values = values if isinstance(values, list) else []
     return place_rows(measured, ["embedding", *range(len(values) - 1)], values)
 
 
 def head_cells(label: str, layers: Iterable[object], by_head: Iterable[Any]) -> Rows:
-    """Cells of a heatmap, layers down and heads across; what is no number is left out."""
+    """Make the cells of a heatmap by layer and head, leaving out values that are no numbers."""
     return [
         {"label": label, "layer": layer, "head": head, "value": rounded(value)}
         for layer, heads in zip(layers, by_head, strict=False)
@@ -64,18 +75,18 @@ def head_cells(label: str, layers: Iterable[object], by_head: Iterable[Any]) -> 
 
 
 def share_top(shares: Iterable[float], uniform: float | None = None) -> float:
-    """The end of an axis of shares: 1, or where all are small a little above the largest."""
+    """Return the end of an axis of shares: 1, or slightly above the largest if all are small."""
     most = max([*shares, uniform or 0.0])
     return 1.0 if most > 0.3 else rounded(1.15 * most, 2) or 1.0
 
 
 def share_domain(rows: Rows, uniform: float | None = None) -> tuple[float, float]:
-    """The axis of the shares in `rows`."""
+    """Return the domain of the shares in `rows`."""
     return 0.0, share_top((row["value"] for row in rows), uniform)
 
 
 def score_domain(rows: Rows) -> tuple[float, float]:
-    """The axis of the gate scores in `rows`: to 1, or to the largest above it."""
+    """Return the domain of the gate scores in `rows`: up to 1, or to a larger score."""
     return 0.0, max([1.0, *(row["value"] for row in rows)])
 
 
@@ -90,7 +101,7 @@ def profile(
     reference: float | None = None,
     caption: str = "",
 ) -> list[Figure]:
-    """A value by layer, or by any other place; no figure without rows.
+    """Draw a value by layer, or by any other place; no figure without rows.
 
     Args:
         titles: of the chart, of the places and of the values.
@@ -117,7 +128,7 @@ def profile(
 
 
 def _log_domain(rows: Rows, include: float | None) -> tuple[float, float]:
-    """The range of a logarithmic axis, with a little room."""
+    """Return the range of a logarithmic axis, with a small margin."""
     values = [row["value"] for row in rows] + ([] if include is None else [include])
     low, high = min(values), max(values)
     pad = max((high / low) ** 0.06, 1.02)
@@ -134,7 +145,7 @@ class Maps(NamedTuple):
 
 
 def add_maps(page: Page, panels: Sequence[Maps], scale: str = "", which: str = "") -> None:
-    """The attention maps of one sample, with controls for layer and head.
+    """Add the attention maps of one sample, with controls for layer and head.
 
     Args:
         scale: what else is said of the colour scale.
@@ -161,20 +172,20 @@ def add_maps(page: Page, panels: Sequence[Maps], scale: str = "", which: str = "
 
 
 def gates_of(measured: Measured) -> list[Mapping[str, Any]]:
-    """The gates that an analysis has read."""
+    """Return the gates that an analysis has read."""
     gates = measured.analysis.get("gates")
     return [mapping(gate) for gate in gates] if isinstance(gates, list) else []
 
 
 class GatePlaces:
-    """Names the place of a gate: its layer, and its site where models have several."""
+    """Names of the places of gates: the layer, and the site if models have several sites."""
 
     def __init__(self, models: Iterable[Measured]) -> None:
         self.several = len({gate.get("site") for m in models for gate in gates_of(m)}) > 1
         self.title = "layer and site" if self.several else "layer"
 
     def of(self, gate: Mapping[str, Any]) -> str:
-        """The place of one gate."""
+        """Return the place of one gate."""
         layer = str(gate.get("layer"))
         return f"{layer} {gate.get('site')}" if self.several else layer
 
@@ -187,7 +198,7 @@ def gate_means(
     y_title: str,
     caption: str = "",
 ) -> list[Figure]:
-    """The mean score of each gate."""
+    """Draw the mean score of each gate."""
     rows = []
     for m in models:
         gates = gates_of(m)
@@ -199,7 +210,7 @@ def gate_means(
 def gate_histogram(
     name: str, measured: Measured, palette: Palette, places: GatePlaces
 ) -> list[Figure]:
-    """The scores of each gate as histograms; no figure where none was recorded."""
+    """Draw the scores of each gate as histograms; no figure if none was recorded."""
     rows = [row for gate in gates_of(measured) for row in _bins(gate, places.of(gate))]
     if not rows:
         return []
@@ -209,7 +220,7 @@ def gate_histogram(
 
 
 def add_histograms(page: Page, figures: Sequence[Figure], sample: str, which: str = "") -> None:
-    """Figures of `gate_histogram` with how to read them."""
+    """Add figures of `gate_histogram`, with a text on how to read them."""
     if figures:
         page.text(
             f"How often each gate score occurs, over all tokens, heads and channels{sample}. Each "

@@ -21,7 +21,7 @@ def reference_delta(
     resid: Float[Tensor, "B T D"],
     documents: Int[Tensor, "B T"] | None = None,
 ) -> Float[Tensor, "B T D"]:
-    """The mixer's branch; `params` by their names in `nn.block.Block`."""
+    """Compute the mixer's branch; `params` by their names in `nn.block.Block`."""
     return by_row(partial(_row, cfg, hidden_dim, params), documents, x, resid)
 
 
@@ -34,7 +34,7 @@ def reference_delta_rule(
     starts: list[bool],
     state: Float[Tensor, "Q W"],
 ) -> tuple[Float[Tensor, "T W"], Float[Tensor, "Q W"]]:
-    """One head of one row, by arXiv 2412.06464, eq. 10."""
+    """Compute one head of one row by arXiv 2412.06464, eq. 10."""
     out = []
     for t in range(q.shape[0]):
         if starts[t]:
@@ -46,12 +46,12 @@ def reference_delta_rule(
 
 
 def begins(docs: list[int]) -> list[bool]:
-    """Marks of the tokens that begin a document."""
+    """Mark the tokens that begin a document."""
     return [t == 0 or docs[t] != docs[t - 1] for t in range(len(docs))]
 
 
 def reference_short_conv(x: Float[Tensor, "T C"], weight: Tensor, docs: list[int]) -> Tensor:
-    """Each channel's last tokens of the same document, weighted."""
+    """Weight each channel's last tokens of the same document."""
     kernel, starts, rows = weight.shape[1], begins(docs), []
     for t in range(x.shape[0]):
         total = torch.zeros_like(x[t])
@@ -68,7 +68,7 @@ def reference_short_conv(x: Float[Tensor, "T C"], weight: Tensor, docs: list[int
 def projected(
     cfg: LayerConfig, params: Params, x: Tensor, resid: Tensor, key: int, value: int
 ) -> tuple[list[Tensor], list[Tensor], list[Tensor], Callable[..., list[Tensor]]]:
-    """Heads of q and k (T, key) and of v (T, value) after their sites; what sits at a site."""
+    """Return heads of q, k (T, key) and v (T, value) after their sites, and the modifiers."""
     sources: dict[str, object] = {"x": x, "resid": resid}
 
     def at(site: str, heads: list[Tensor]) -> list[Tensor]:

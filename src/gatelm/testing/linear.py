@@ -30,7 +30,7 @@ def reference_scan(
     starts: list[bool],
     state: Float[Tensor, "Q W"],
 ) -> tuple[Float[Tensor, "T W"], Float[Tensor, "Q W"]]:
-    """One head of one row: decay, add, read."""
+    """Compute one head of one row: decay, add, read."""
     out = []
     for t in range(q.shape[0]):
         if starts[t]:
@@ -48,7 +48,7 @@ def reference_mixer(
     resid: Float[Tensor, "B T D"],
     documents: Int[Tensor, "B T"] | None = None,
 ) -> Float[Tensor, "B T D"]:
-    """The branch of a `linear` or `mamba2` mixer; `params` by their names in `nn.block.Block`."""
+    """Compute the branch of a `linear` or `mamba2` mixer; `params` by names in `nn.block.Block`."""
     row = {"linear": _linear_row, "mamba2": _mamba2_row}[cfg.mixer.kind]
     return by_row(partial(row, cfg, hidden_dim, params), documents, x, resid)
 

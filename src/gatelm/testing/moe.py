@@ -14,7 +14,7 @@ Params = Mapping[str, Tensor]
 
 
 def reference_moe(cfg: MoEConfig, params: Params, x: Float[Tensor, "B T D"]) -> Tensor:
-    """The layer's branch (B,T,D); `params` by their names in `nn.ffn.moe.MoE`."""
+    """Compute the layer's branch (B,T,D); `params` by their names in `nn.ffn.moe.MoE`."""
     return torch.stack([torch.stack([_token(cfg, params, t) for t in row]) for row in x])
 
 
@@ -24,7 +24,7 @@ def reference_losses(
     x: Float[Tensor, "B T D"],
     documents: Int[Tensor, "B T"] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Balance loss and z-loss of a batch, from their definitions; padding is left out."""
+    """Compute balance loss and z-loss of a batch from their definitions, without padding."""
     rows = range(x.shape[0])
     tokens = [
         x[b, t]

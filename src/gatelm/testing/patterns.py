@@ -1,4 +1,4 @@
-"""Which keys a query sees, and what is added to its scores, from the definitions: a naive twin."""
+"""Naive twin of attention patterns: the visible keys, and what is added to scores."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def visible(i: int, j: int, documents: list[int], pattern: Pattern) -> bool:
 
 
 def position(i: int, documents: list[int]) -> int:
-    """Tokens of its document before token i."""
+    """Count the tokens of its document before token i."""
     begin = i
     while begin > 0 and documents[begin - 1] == documents[i]:
         begin -= 1
@@ -31,5 +31,5 @@ def position(i: int, documents: list[int]) -> int:
 
 
 def added(i: int, j: int, head: int, pattern: Pattern) -> float:
-    """What is added to the scaled score."""
+    """Return what is added to the scaled score."""
     return 0.0 if pattern.alibi_slopes is None else -pattern.alibi_slopes[head] * abs(i - j)

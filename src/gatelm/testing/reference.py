@@ -40,7 +40,7 @@ def reference_layer(
     resid: Float[Tensor, "B T D"],
     documents: Int[Tensor, "B T"] | None = None,
 ) -> Float[Tensor, "B T D"]:
-    """One decoder layer in evaluation mode; `params` by their names in `nn.block.Block`."""
+    """Compute one decoder layer in evaluation mode; `params` by names in `nn.block.Block`."""
     return by_row(partial(_layer_row, cfg, hidden_dim, params), documents, resid)
 
 
@@ -49,7 +49,7 @@ def by_row(
     documents: Int[Tensor, "B T"] | None,
     *inputs: Float[Tensor, "B T D"],
 ) -> Tensor:
-    """`row(*inputs of one row, its document ids)` of every row."""
+    """Apply `row(*inputs of one row, its document ids)` to every row."""
     length = inputs[0].shape[1]
     ids = [[0] * length] * len(inputs[0]) if documents is None else documents.tolist()
     return torch.stack([row(*of_row, docs) for *of_row, docs in zip(*inputs, ids, strict=True)])
@@ -136,7 +136,7 @@ def _norm(cfg: NormConfig, x: Tensor, weight: Tensor | None) -> Tensor:
 
 
 def _rope(rope: RopeConfig, x: Tensor, docs: list[int]) -> Tensor:
-    """Each pair of channels of x (T,H), turned by its angle."""
+    """Turn each pair of channels of x (T,H) by its angle."""
     turning = rope.rotary_dim(x.shape[-1])
     rows = []
     for i in range(x.shape[0]):
@@ -204,7 +204,7 @@ def reference_scores(
     heads: list[Tensor],
     sources: Mapping[str, object],
 ) -> list[Tensor]:
-    """Scores per head, each (T, W) or (T, 1)."""
+    """Compute scores per head, each (T, W) or (T, 1)."""
     n = len(heads)
     scored = {"per_head": n, "mean": n, "per_kv_group": min(num_groups, n), "shared": 1}
     count = scored[gate.sharing]

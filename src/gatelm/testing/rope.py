@@ -16,7 +16,7 @@ from gatelm.nn.positions.scaling import (
 
 
 def reference_frequency(cfg: RopeConfig, pair: int, rotary_dim: int, length: int) -> float:
-    """Radians a token of one pair, in a text of `length` tokens so far."""
+    """Return the radians per token of one pair, in a text of `length` tokens so far."""
     scaling, base, exponent = cfg.scaling, cfg.base, 2 * pair / rotary_dim
     plain = base**-exponent
     grown = rotary_dim / (rotary_dim - 2) if rotary_dim > 2 else 1.0

@@ -23,7 +23,7 @@ def naive_weights(
     sink_logits: Float[Tensor, "N"] | None = None,
     alibi_slopes: tuple[float, ...] | None = None,
 ) -> tuple[Float[Tensor, "B N T S"], Float[Tensor, "B N T S"], Float[Tensor, "B N T"]]:
-    """Scores (-inf where hidden), weights and log-sum-exp."""
+    """Compute scores (-inf where hidden), weights and log-sum-exp."""
     k = k.repeat_interleave(q.shape[2] // k.shape[2], dim=2)
     scores = torch.einsum("btnh,bsnh->bnts", q, k) * scale
     if softcap is not None:
@@ -40,7 +40,7 @@ def naive_weights(
 def naive_attention_rows(
     q: Float[Tensor, "B T N H"], k: Float[Tensor, "B S K H"], mask: AttentionMask, **options: Any
 ) -> dict[str, Tensor]:
-    """The fields of `analysis.statistics.streaming.AttentionRows`, by loops and full matrices.
+    """Compute the fields of `AttentionRows` by loops and full matrices.
 
     options: those of `naive_weights`.
     """

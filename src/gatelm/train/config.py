@@ -165,7 +165,7 @@ class RunConfig(Config):
         return self
 
     def model_for(self, vocab_size: int) -> ModelConfig:
-        """The model's config with the vocabulary of the data.
+        """Return the model's config with the vocabulary of the data.
 
         A trained model keeps its own vocabulary, which may be larger than its tokenizer's.
 
@@ -190,7 +190,7 @@ class RunConfig(Config):
 
 
 def _completed(model: Any, path: str) -> Any:
-    """The model's tree, what it leaves out taken from the trained model."""
+    """Complete the model's tree from the trained model."""
     if isinstance(model, ModelConfig) or (isinstance(model, Mapping) and "hidden_dim" in model):
         return model
     if model is not None and not isinstance(model, Mapping):

@@ -17,7 +17,7 @@ from gatelm.train.step import autocast
 
 
 def evaluate(model: nn.Module, source: Source, cfg: TrainConfig, world: World) -> dict[str, float]:
-    """`val_loss` in nats per target, and `val_bits_per_byte` for text.
+    """Measure `val_loss` in nats per target, and `val_bits_per_byte` for text.
 
     The mean is over all targets of the first `cfg.eval_sequences` held-out sequences; processes
     share the batches.
@@ -41,7 +41,7 @@ def evaluate(model: nn.Module, source: Source, cfg: TrainConfig, world: World) -
 
 
 def health_metrics(model: nn.Module, source: Source, cfg: TrainConfig) -> dict[str, float]:
-    """Sinks, activations, gates and logits on `cfg.health_sequences` held-out sequences."""
+    """Measure sinks, activations, gates and logits on `cfg.health_sequences` held-out sequences."""
     from gatelm.analysis import measure
 
     with evaluation(model):
@@ -49,5 +49,5 @@ def health_metrics(model: nn.Module, source: Source, cfg: TrainConfig) -> dict[s
 
 
 def held_out_batches(source: Source, cfg: TrainConfig, sequences: int) -> Iterator[Batch]:
-    """Held-out batches of the size that training holds in memory."""
+    """Yield held-out batches of the size that training holds in memory."""
     return source.validation(min(cfg.micro_batch_size or cfg.batch_size, sequences), sequences)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def finish(
     cfg: RunConfig, source: Source, state: TrainState, folder: RunFolder
 ) -> dict[str, float]:
-    """Write the model folder and analysis.json; the metrics of result.json.
+    """Write the model folder and analysis.json, and return the metrics of result.json.
 
     The analysis computes in fp32 whatever the precision of training, so its loss is comparable
     across precisions; validations along the way are in the precision of training.
@@ -75,7 +75,7 @@ def finish(
 
 
 def _causal(cfg: RunConfig, source: Source, model: Decoder) -> dict[str, float]:
-    """Metrics of what the gates do for the loss and the sinks, where the config asks for them."""
+    """Measure the gates' effect on loss and sinks, if the config asks for it."""
     if cfg.train.final_causal == "off":
         return {}
     from gatelm.analysis.causal import gate_effects
@@ -84,7 +84,7 @@ def _causal(cfg: RunConfig, source: Source, model: Decoder) -> dict[str, float]:
 
 
 def _movement(cfg: RunConfig, source: Source, model: Decoder) -> Movement:
-    """Distance of the gates from those of the trained model, or from where new ones began."""
+    """Measure the distance of the gates from the trained model's, or from new ones' start."""
     from gatelm.analysis.movement import gate_movement
 
     start = starting_model(model.cfg, cfg.seed, cfg.init_from, source.tokenizer)

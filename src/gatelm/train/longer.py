@@ -1,4 +1,4 @@
-"""After a run: the model on rows longer than those of training, before and after more training."""
+"""Measurements of a trained model on rows longer than in training, with and without more."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = logging.getLogger("gatelm")
 
 
 def longer_metrics(cfg: RunConfig, model: Decoder) -> dict[str, float]:
-    """Metrics of `cfg.longer` by the names of `analysis.metrics.longer_metrics`."""
+    """Measure the metrics of `cfg.longer` by the names of `analysis.metrics.longer_metrics`."""
     if cfg.longer is None:
         return {}
     out: dict[str, float] = {}
@@ -43,7 +43,7 @@ def longer_metrics(cfg: RunConfig, model: Decoder) -> dict[str, float]:
 
 
 def _scaled(cfg: RunConfig, model: Decoder, method: str, factor: int) -> Decoder:
-    """A copy of the model with its positions scaled."""
+    """Copy the model with its positions scaled."""
     own = model.cfg
     if method != "none":
         own = scaled(own, method, factor, cfg.data.seq_len)
@@ -63,7 +63,7 @@ def _analyze(cfg: RunConfig, model: Decoder, source: Source, name: LongerName) -
 
 
 def _marked(cfg: RunConfig, source: Source, factor: int) -> Iterator[Batch]:
-    """Held-out rows, their positions within and beyond the training length marked."""
+    """Return held-out rows with marks on positions within and beyond the training length."""
     assert cfg.longer is not None
     rows = max(1, (cfg.train.micro_batch_size or cfg.train.batch_size) // factor)
     rows = min(rows, cfg.longer.sequences)
@@ -109,7 +109,7 @@ def _train_on(cfg: RunConfig, model: Decoder, source: Source, factor: int) -> bo
 
 
 def _derived(cfg: RunConfig, found: Mapping[str, float]) -> dict[str, float]:
-    """Differences within this run; see `analysis.metrics.longer_metrics.DERIVED`."""
+    """Compute differences within this run; see `analysis.metrics.longer_metrics.DERIVED`."""
     assert cfg.longer is not None
     out: dict[str, float] = {}
     for factor in cfg.longer.factors:

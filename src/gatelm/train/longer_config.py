@@ -1,4 +1,4 @@
-"""What is measured after training on rows longer than those of training, as data."""
+"""Config of the measurements after training on rows longer than those of training."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class LongerConfig(Config):
 
 
 def longer_data(data: DataConfig, factor: int) -> DataConfig:
-    """The same data in rows of `factor` times the length; of recall, with as many times the pairs.
+    """Return the data with rows of `factor` times the length, and recall with `factor` x pairs.
 
     Raises:
         ValueError: when the task has fewer keys than pairs.

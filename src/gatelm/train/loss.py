@@ -17,13 +17,13 @@ from gatelm.data.batch import IGNORE, Batch
 from gatelm.nn.ffn.routing import Routing
 
 LOGIT_BYTES = 16 * 2**20
-"""fp32 logits that exist at one time; at least `MIN_ROWS` rows of them."""
+"""Largest bytes of fp32 logits in memory; at least `MIN_ROWS` rows are."""
 MIN_ROWS = 64
 
 
 @runtime_checkable
 class LanguageModel(Protocol):
-    """What the loss needs of a model: `gatelm.nn.model.Decoder`, or a stand-in."""
+    """The model interface that the loss needs: `gatelm.nn.model.Decoder`, or a stand-in."""
 
     def hidden(
         self,
@@ -32,7 +32,7 @@ class LanguageModel(Protocol):
         documents: Int[Tensor, "B T"] | None = None,
         routing: Routing | None = None,
     ) -> Float[Tensor, "B T D"]:
-        """Final states, which the head multiplies."""
+        """Return the final states, which the head multiplies."""
         ...
 
     @property
@@ -48,7 +48,7 @@ def sum_loss(
     rows_at_once: int | None = None,
     routing: Routing | None = None,
 ) -> Float[Tensor, ""]:
-    """Negative log-likelihood in nats, summed over the batch's targets; a fp32 scalar.
+    """Sum the negative log-likelihood in nats over the batch's targets; a fp32 scalar.
 
     The caller divides by the number of targets of the whole step, over all microbatches and
     processes: the mean of microbatch means is another quantity where they hold unequal numbers.
@@ -69,7 +69,7 @@ def sum_loss(
 def hidden_states(
     model: LanguageModel, batch: Batch, routing: Routing | None = None
 ) -> Float[Tensor, "B T D"]:
-    """The model's final states of a batch; `routing` is filled, see `sum_loss`."""
+    """Return the model's final states of a batch, and fill `routing`; see `sum_loss`."""
     asked: dict[str, Any] = dict(batch.second)
     if routing is not None:
         asked["routing"] = routing
@@ -79,7 +79,7 @@ def hidden_states(
 def linear_cross_entropy(
     hidden: Float[Tensor, "R D"], weight: Float[Tensor, "V D"], targets: Int[Tensor, " R"]
 ) -> Float[Tensor, ""]:
-    """The summed loss of states under a head, with all logits in memory: the naive twin."""
+    """Sum the loss of states under a head, with all logits in memory: the naive twin."""
     logits = F.linear(hidden, weight)
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     return F.cross_entropy(logits, targets, reduction="sum", ignore_index=IGNORE)
@@ -124,7 +124,7 @@ def _chunk(
     targets: Int[Tensor, " R"],
     wide: torch.dtype,
 ) -> tuple[Float[Tensor, ""], Float[Tensor, "R V"]]:
-    """Summed loss of a chunk, and its gradient in the logits, in the head's dtype."""
+    """Return the summed loss of a chunk, and the logits' gradient in the head's dtype."""
     logits = (states @ head.T).to(wide)
     valid = targets != IGNORE
     index = torch.where(valid, targets, 0)[:, None]

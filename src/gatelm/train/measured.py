@@ -22,7 +22,7 @@ _in_process: dict[tuple[Path, str], Values] = {}
 
 
 def remembered(name: str, key: Any, device: torch.device, measure: Callable[[], Values]) -> Values:
-    """The result of `measure` on this machine: of now, or of an earlier time with the same key.
+    """Return the result of `measure` on this machine, new or remembered under the same key.
 
     Args:
         name: name of the file below the user's cache folder.
@@ -60,7 +60,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _machine(device: torch.device) -> list[str]:
-    """Facts of the machine on which speeds depend; the environment can switch instructions off."""
+    """Return the facts of the machine, and its environment, on which speeds depend."""
     if device.type == "cuda":
         return [torch.cuda.get_device_name(device), torch.__version__]
     limits = [os.environ.get(name, "") for name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")]

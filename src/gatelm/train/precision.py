@@ -1,4 +1,4 @@
-"""Which precision a run computes in: `auto` is measured on this machine, once, and remembered."""
+"""The precision of a run: `auto` is measured once on this machine, and remembered."""
 
 from __future__ import annotations
 
@@ -47,33 +47,33 @@ class ProductSpeed:
 
     @property
     def best(self) -> Precision:
-        """The precision that `auto` stands for."""
+        """The faster precision, for which `auto` stands."""
         return "bf16" if self.bf16 >= PAYS * self.fp32 else "fp32"
 
     def of(self, precision: Precision) -> float:
-        """FLOP/s in `precision`."""
+        """Return the FLOP/s in `precision`."""
         return self.bf16 if precision == "bf16" else self.fp32
 
 
 def resolved(cfg: RunConfig, precision: str | None = None) -> RunConfig:
-    """The config with a precision in place of `auto`: the one given, else the better one here."""
+    """Replace `auto` in the config by the given precision, else by the better one here."""
     if cfg.train.precision != "auto":
         return cfg
     return with_precision(cfg, precision if precision in ("fp32", "bf16") else choose(cfg))
 
 
 def with_precision(cfg: RunConfig, precision: str) -> RunConfig:
-    """The config with `train.precision` set."""
+    """Return the config with `train.precision` set."""
     return cfg.replace(train=cfg.train.replace(precision=precision))
 
 
 def choose(cfg: RunConfig, threads: int | None = None) -> Precision:
-    """The precision that `auto` stands for on this machine, for the products of this run."""
+    """Choose the precision for `auto` on this machine, for the products of this run."""
     return product_speed(cfg, threads).best
 
 
 def product_speed(cfg: RunConfig, threads: int | None = None) -> ProductSpeed:
-    """Measured within a second on the run's device, or remembered from an earlier measurement.
+    """Measure the speed of products on the run's device within a second, or remember it.
 
     The products are `x W` and its two gradients for every shape of weight in the model, its sides
     cut to 512, and for as many rows as a microbatch has tokens, while time permits; in bf16 the
@@ -96,7 +96,7 @@ def product_speed(cfg: RunConfig, threads: int | None = None) -> ProductSpeed:
 
 
 def _products(cfg: ModelConfig) -> dict[Product, int]:
-    """Shapes of the model's weights that are matrices, and how many it has of each."""
+    """Count the model's weight matrices by shape."""
     with torch.device("meta"):
         model = Decoder(cfg.replace(vocab_size=cfg.vocab_size or _MAX_WIDTH))
     shapes: Counter[Product] = Counter()
@@ -119,7 +119,7 @@ def _on_threads(
 
 
 def _measured(products: Mapping[Product, int], rows: int, device: torch.device) -> ProductSpeed:
-    """Few rows first, which emulated bf16 gets through; then more, until the time is up."""
+    """Measure few rows first, in case bf16 is emulated; then more, until the time is up."""
     fp32 = partial(_seconds, products, device, torch.float32)
     bf16 = partial(_seconds, products, device, torch.bfloat16)
     now = min(rows, _FEW_ROWS)
@@ -141,7 +141,7 @@ def _measured(products: Mapping[Product, int], rows: int, device: torch.device) 
 def _seconds(
     products: Mapping[Product, int], device: torch.device, dtype: torch.dtype, rows: int
 ) -> float:
-    """Seconds of all products, forward and backward."""
+    """Measure the seconds of all products, forward and backward."""
     total = 0.0
     for (matrices, out, width), number in products.items():
         each = -(-rows // matrices)

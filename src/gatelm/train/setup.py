@@ -1,4 +1,4 @@
-"""What happens before the first step: torch's settings, the state at step 0, or a checkpoint's."""
+"""The setup before the first step: torch's settings, the state at step 0 or a checkpoint's."""
 
 from __future__ import annotations
 
@@ -50,17 +50,17 @@ def check_share(cfg: TrainConfig, processes: World) -> None:
 
 
 def with_chosen_precision(cfg: RunConfig, folder: RunFolder) -> RunConfig:
-    """The config with the precision that a run in this folder began with, else the better here."""
+    """Set the precision with which a run in this folder began, else the better one here."""
     begun = folder.begun_config() if cfg.train.precision == "auto" else None
     return resolved(cfg, None if begun is None else begun.train.precision)
 
 
 BYTES_PER_PARAMETER = 16
-"""Weights, gradients and two moments of the optimiser, all in fp32."""
+"""Bytes of a parameter's weight, gradient and two moments of the optimiser, in fp32."""
 
 
 def check_memory(model: ModelConfig, processes: World) -> None:
-    """Compare what a model takes in training with what is free, before anything is allocated.
+    """Compare the memory of training with the free memory, before anything is allocated.
 
     Raises:
         ConfigError: for a model that does not fit.
@@ -76,7 +76,7 @@ def check_memory(model: ModelConfig, processes: World) -> None:
 
 
 def new_state(cfg: RunConfig, source: Source, processes: World) -> TrainState:
-    """Model and optimiser at step 0.
+    """Make the model and optimiser at step 0.
 
     Raises:
         ConfigError: for a model that does not fit in memory, or cannot be trained on this device.
@@ -92,7 +92,7 @@ def new_state(cfg: RunConfig, source: Source, processes: World) -> TrainState:
 def state_of(
     model: nn.Module, cfg: RunConfig, data_fingerprint: str = "", config_hash: str = ""
 ) -> TrainState:
-    """A model that is about to be trained: with a new optimiser, at step 0."""
+    """Make the state of a model at step 0, with a new optimiser."""
     spikes = cfg.train.spike_window_steps, cfg.train.spike_threshold_std
     return TrainState(
         model,

@@ -1,4 +1,4 @@
-"""How fast this machine trains a run, measured on a few real steps and remembered."""
+"""The speed of training on this machine, measured on a few real steps and remembered."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from gatelm.train.setup import state_of
 from gatelm.train.step import train_step
 
 UTILISATION = 0.4
-"""The part of its matrix products' speed that training reaches, where no step was measured."""
+"""Share of the matrix products' speed that training reaches, if no step was measured."""
 _MAX_STEP_SECONDS = 2.0
 _MAX_PARAMETERS = 100_000_000
-"""Above either limit a few steps take too long, or too much memory, for an estimate."""
+"""Limits above which a few steps take too much time or memory for an estimate."""
 _STEPS = 5
 _SECONDS = 1.5
 
@@ -40,16 +40,16 @@ class TrainingSpeed:
 
     flops_per_second: float
     measured: bool
-    """False: a share of the speed of its matrix products."""
+    """Whether steps were measured; if not, it is a share of the matrix products' speed."""
 
 
 def training_flops(cfg: RunConfig, model: ModelConfig) -> float:
-    """Matrix-product FLOPs of all training steps; `model` is the run's, with its vocabulary."""
+    """Count matrix-product FLOPs of all training steps; `model` has its vocabulary."""
     return cfg.train.total_steps * _step_flops(cfg, model)
 
 
 def run_flops(cfg: RunConfig, model: ModelConfig) -> float:
-    """FLOPs of training, validations and measurements together; a run's time is in proportion."""
+    """Count FLOPs of training, validations and measurements; a run's time is proportional."""
     train, length = cfg.train, cfg.data.seq_len
     validations = 1 + _times(train.total_steps, train.eval_every_steps)
     looks = _times(train.total_steps, train.health_every_steps)
@@ -62,9 +62,9 @@ def run_flops(cfg: RunConfig, model: ModelConfig) -> float:
 
 
 _LOOK_PASSES = 3
-"""Forward passes that take as long as a look at attention and activations."""
+"""Number of forward passes that take as long as a measurement of attention."""
 _CAUSAL_PASSES = 12
-"""Forward passes of the gates forced open, shut and to their means, with a look at each."""
+"""Number of forward passes that take as long as the causal check of the gates."""
 
 
 def _times(steps: int, every: int | None) -> int:
@@ -79,7 +79,7 @@ def _step_flops(cfg: RunConfig, model: ModelConfig) -> float:
 def training_speed(
     cfg: RunConfig, model: ModelConfig, *, threads: int, processes: int = 1
 ) -> TrainingSpeed:
-    """The speed of one run among `processes` that train side by side on this machine.
+    """Return the speed of one run among `processes` that train side by side on this machine.
 
     A model too large to time in a moment gets `UTILISATION` of the speed of its products.
 
@@ -117,7 +117,7 @@ def _imported(_: int) -> None:
 
 
 def _time_steps(task: bytes) -> float:
-    """Median seconds of a step, from the second on; random tokens stand for a text's."""
+    """Measure the median seconds of a step, from the second on, on random tokens."""
     cfg, model, threads = pickle.loads(task)
     before, world = torch.get_num_threads(), World(device_of(cfg.train.device))
     torch.set_num_threads(threads)

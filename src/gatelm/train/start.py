@@ -1,4 +1,4 @@
-"""Where a run's weights come from: a seed, or a trained model with or without new gates."""
+"""The start of a run's weights: a seed, or a trained model with or without new gates."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class InitFrom(Config):
 
 
 def model_folder(path: str) -> Path:
-    """The folder of config.json: `path` itself, or its model/.
+    """Return the folder of config.json: `path` itself, or its model/.
 
     Raises:
         ConfigError: when it holds no model of this package.
@@ -60,7 +60,7 @@ def model_folder(path: str) -> Path:
 
 
 def trained_config(path: str) -> ModelConfig:
-    """The config of the model at `path`.
+    """Read the config of the model at `path`.
 
     Raises:
         ConfigError: when there is none, or it is a model of another library.
@@ -80,7 +80,7 @@ def trained_config(path: str) -> ModelConfig:
 
 
 def tokenizer_file(path: str) -> Path | None:
-    """The tokenizer.json of the model at `path`, if it has one."""
+    """Return the tokenizer.json of the model at `path`, if it has one."""
     file = model_folder(path) / TOKENIZER
     return file if file.is_file() else None
 
@@ -88,7 +88,7 @@ def tokenizer_file(path: str) -> Path | None:
 def starting_model(
     cfg: ModelConfig, seed: int, init_from: InitFrom | None, tokenizer: Tokenizer | None
 ) -> Decoder:
-    """The model at step 0, a pure function of its arguments and the folder.
+    """Make the model at step 0, a pure function of the arguments and the folder.
 
     Args:
         cfg: with its vocabulary.

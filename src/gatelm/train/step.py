@@ -34,9 +34,9 @@ class StepOutcome:
     grad_norm: float
     tokens: int
     spike: str | None = None
-    """What spiked or was not finite, for the log."""
+    """Name of the value that spiked or was not finite, for the log."""
     routing: dict[str, Any] | None = None
-    """What the routers did, for the log; None where no layer has experts."""
+    """Statistics of the routers, for the log; None if no layer has experts."""
 
 
 def train_step(
@@ -74,7 +74,7 @@ def train_step(
 def judge(
     state: TrainState, loss: float, grad_norm: float, cfg: TrainConfig
 ) -> tuple[Status, str | None]:
-    """Whether to update, skip or stop, and what was wrong; counts the values in the monitors."""
+    """Decide to update, skip or stop, say what was wrong, and count values in the monitors."""
     finite = math.isfinite(loss) and math.isfinite(grad_norm)
     if cfg.spike_policy == "off":
         return ("updated", None) if finite else ("diverged", _what(True, True, loss, grad_norm))
@@ -93,7 +93,7 @@ def judge(
 
 
 def autocast(cfg: TrainConfig, device: torch.device) -> AbstractContextManager[object]:
-    """The precision of forward passes; `auto` has been resolved by then."""
+    """Return the context of forward passes in the run's precision, which is not `auto`."""
     assert cfg.precision != "auto", "train.precision: resolve it first (train.precision.resolved)"
     if cfg.precision == "bf16":
         return torch.autocast(device.type, dtype=torch.bfloat16)
@@ -103,7 +103,7 @@ def autocast(cfg: TrainConfig, device: torch.device) -> AbstractContextManager[o
 def _accumulate(
     state: TrainState, batch: Batch, targets: float, cfg: TrainConfig, world: World
 ) -> tuple[float, float, dict[str, Any] | None]:
-    """Gradients of the mean loss, summed over processes.
+    """Accumulate gradients of the mean loss, summed over processes.
 
     Returns:
         The mean loss, the gradient norm, and what the routers did.
@@ -130,12 +130,12 @@ def _accumulate(
 
 
 def gradient_norm(model: nn.Module) -> Float[Tensor, ""]:
-    """The L2 norm of all gradients together."""
+    """Return the L2 norm of all gradients together."""
     return nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
 
 
 def micro_batches(batch: Batch, size: int | None) -> Iterator[Batch]:
-    """The batch in pieces of `size` rows; the last may be smaller."""
+    """Split the batch into pieces of `size` rows; the last may be smaller."""
     rows = len(batch)
     if size is None or size >= rows:
         yield batch

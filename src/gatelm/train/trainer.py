@@ -90,7 +90,7 @@ def train(
 
 
 class Trainer:
-    """A run under way, seen from one of its processes. `go` trains it; the rest is in its order."""
+    """A run under way in one of its processes. `go` trains it; methods follow in its order."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class Trainer:
         self._show("train")
 
     def _look_around(self) -> None:
-        """Validation and health pass where they are due; the last ones belong to the end."""
+        """Run the validation and health pass if they are due; the last ones belong to the end."""
         cfg, step = self.cfg.train, self.state.step
         if step == cfg.total_steps:
             return

@@ -9,12 +9,12 @@ from gatelm.analysis.statistics.totals import Totals
 
 
 def _largest(name: str) -> Callable[[Totals], float]:
-    """The reader of a statistic in the layer where it is largest; the embedding is left out."""
+    """Return the reader of a statistic's largest value over layers, without the embedding."""
     return lambda totals: largest(layer.mean(name) for layer in totals.residual[1:])
 
 
 def _mean(name: str) -> Callable[[Totals], float]:
-    """The reader of a statistic's mean over layers; the embedding is left out."""
+    """Return the reader of a statistic's mean over layers, without the embedding."""
     return lambda totals: mean(layer.mean(name) for layer in totals.residual[1:])
 
 

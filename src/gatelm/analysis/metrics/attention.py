@@ -17,7 +17,7 @@ from gatelm.analysis.statistics.totals import HEADLINE_THRESHOLD, Totals
 
 
 def uniform_share(totals: Totals, mark: str = "") -> float:
-    """First-token share under uniform attention, mean over layers: windows make them differ."""
+    """Mean over layers of the first-token share under uniform attention; windows change it."""
     return mean(layer.uniform_share(mark) for layer in totals.attention.values())
 
 
@@ -26,7 +26,7 @@ def _layers(totals: Totals) -> Collection[AttentionTotals]:
 
 
 def _of(name: str) -> Callable[[Totals], float]:
-    """The reader of one of the means that `AttentionTotals` keeps by head."""
+    """Return the reader of one of the means that `AttentionTotals` keeps by head."""
     return lambda totals: _mean(layer.mean(name) for layer in _layers(totals))
 
 

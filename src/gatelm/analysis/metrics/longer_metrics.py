@@ -75,12 +75,12 @@ class LongerName:
 
     @property
     def words(self) -> str:
-        """For labels: `4x, yarn, trained on`."""
+        """The parts as words for a label: `4x, yarn, trained on`."""
         return f"{self.factor}x, {self.method}{', trained on' if self.trained else ''}"
 
     @property
     def sentence(self) -> str:
-        """The sentence that a definition gets in addition."""
+        """The sentence that is added to the definition of the metric."""
         how = "not scaled" if self.method == "none" else f"scaled by {self.method} for it"
         after = ", after more training at that length" if self.trained else ""
         return (
@@ -89,7 +89,7 @@ class LongerName:
 
 
 def parse_longer(name: str) -> LongerName | None:
-    """The parts of a name; None for one of another form."""
+    """Parse a metric's name into its parts; None for a name of another form."""
     found = _NAME.fullmatch(name)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""What a metric is: one entry with its name, its definition and the function that reads it."""
+"""A metric: one entry with its name, its definition and the function that reads it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Subject = Literal[
     "loss", "text", "attention", "activations", "gates", "details", "other",
     "movement", "experts", "causal", "training", "study",
 ]  # fmt: skip
-"""What a metric is about. Those up to "other" read the `Totals` of an analysis."""
+"""Subject of a metric. Metrics of the subjects up to "other" read the `Totals` of an analysis."""
 
 COUNTED = (
     "Queries: all but the first of each document (it can only look at itself) and padding. "
@@ -46,7 +46,7 @@ class Metric:
 
 
 def of_subject(subject: Subject, *metrics: Metric) -> tuple[Metric, ...]:
-    """The metrics, all with this subject."""
+    """Return the metrics, all with this subject."""
     return tuple(replace(metric, subject=subject) for metric in metrics)
 
 

@@ -1,4 +1,4 @@
-"""From totals to numbers: flat metrics, and the tree of analysis.json."""
+"""Numbers made of an analysis's totals: flat metrics, and the tree of analysis.json."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ SUBJECTS: tuple[Subject, ...] = (
 
 
 def flat_metrics(totals: Totals, *, only_health: bool = False) -> dict[str, float]:
-    """Numbers by the names of `registry.METRICS`, marked ones included; what does not apply is left
-    out."""
+    """The metrics that apply, by their names in `registry.METRICS`, marked ones included."""
     flat: dict[str, float] = {}
     for subject in SUBJECTS:
         flat |= read_subject(subject, totals, totals.marks, only_health=only_health)
@@ -29,7 +28,7 @@ def flat_metrics(totals: Totals, *, only_health: bool = False) -> dict[str, floa
 
 
 def analysis_tree(totals: Totals, maps: dict[str, Any] | None) -> dict[str, Any]:
-    """analysis.json: lists over layers of lists over heads; what is not finite is null."""
+    """Build the tree of analysis.json: lists by layer of lists by head, null if not finite."""
     layers = list(totals.attention.values())
     norms = {} if totals.details is None else _weight_norms(totals.probe)
     tree: dict[str, Any] = {
@@ -55,7 +54,7 @@ def analysis_tree(totals: Totals, maps: dict[str, Any] | None) -> dict[str, Any]
 
 
 def _weight_norms(probe: Probe) -> dict[tuple[int, str], dict[str, list[float]]]:
-    """By (layer, site), of a probe that knows the weights of its gates."""
+    """Gate weight norms by (layer, site), of a probe that knows the weights of its gates."""
     if not isinstance(probe, GateWeights):
         return {}
     norms = probe.gate_weight_norms()

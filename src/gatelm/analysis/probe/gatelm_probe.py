@@ -28,7 +28,7 @@ from gatelm.nn.shapes import Float, Int, Tensor
 
 
 def as_probe(model: nn.Module | Probe) -> Probe:
-    """A probe as it is, a decoder (also a compiled or data-parallel one) as a `GatelmProbe`.
+    """Return a probe unchanged, and a (compiled or data-parallel) decoder as a `GatelmProbe`.
 
     Raises:
         ValueError: for a module without a decoder inside.
@@ -61,10 +61,12 @@ class GatelmProbe:
 
     @property
     def device(self) -> torch.device:
+        """Device of the decoder."""
         return next(self.model.parameters()).device
 
     @property
     def dtype(self) -> torch.dtype:
+        """Dtype of the decoder."""
         return next(self.model.parameters()).dtype
 
     def observe(
@@ -93,7 +95,7 @@ class GatelmProbe:
             return self.model.hidden(tokens, documents=documents, **second)
 
     def logits(self, hidden: Float[Tensor, "*B D"]) -> Float[Tensor, "*B V"]:
-        """Logits of hidden states."""
+        """Return the logits of hidden states."""
         return self.model.logits(hidden)
 
     @contextmanager
@@ -158,7 +160,7 @@ def _weight(projection: GateProjection) -> Float[Tensor, "O I"]:
 
 
 class _Readers:
-    """Taps to the calls of one observer, for one forward."""
+    """Readers of taps, which call one observer during one forward."""
 
     def __init__(
         self, layers: Mapping[int, Attention], observer: Observer, mask: AttentionMask
@@ -167,11 +169,11 @@ class _Readers:
         self._held: dict[str, Tensor] = {}
 
     def common(self) -> dict[str, Reader]:
-        """Taps that every layer has."""
+        """Readers of the taps that every layer has."""
         return {"resid_in": self._embedding, "resid_out": self._observer.residual}
 
     def by_layer(self) -> dict[str, Reader]:
-        """Taps of softmax attention."""
+        """Readers of the taps of softmax attention."""
         if not self._layers:
             return {}
         return {

@@ -35,14 +35,22 @@ class Handover(Protocol):
     """A model whose attention can be handed over."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Name of the model."""
+        ...
+
     @property
-    def num_layers(self) -> int: ...
+    def num_layers(self) -> int:
+        """Number of layers."""
+        ...
+
     @property
-    def device(self) -> torch.device: ...
+    def device(self) -> torch.device:
+        """Device of the model."""
+        ...
 
     def inverse_frequencies(self) -> Sequence[Float[Tensor, " R"]]:
-        """The inverse frequencies of every rotary embedding in the model."""
+        """Inverse frequencies of every rotary embedding in the model."""
         ...
 
     def hidden(
@@ -51,7 +59,9 @@ class Handover(Protocol):
         """Final normed states without gradient: tokens at `positions`, attention by `kernel`."""
         ...
 
-    def logits(self, hidden: Float[Tensor, "*B D"]) -> Float[Tensor, "*B V"]: ...
+    def logits(self, hidden: Float[Tensor, "*B D"]) -> Float[Tensor, "*B V"]:
+        """Return the logits of final states."""
+        ...
 
 
 class DecoderHandover:
@@ -89,10 +99,11 @@ class DecoderHandover:
 
     @property
     def device(self) -> torch.device:
+        """Device of the decoder."""
         return next(self._model.parameters()).device
 
     def inverse_frequencies(self) -> Sequence[Float[Tensor, " R"]]:
-        """One entry for each kind of rotary embedding."""
+        """Inverse frequencies of each kind of rotary embedding in the decoder."""
         one = torch.ones(1, dtype=torch.long, device=self.device)
         ropes = {
             (attn.cfg.rope, attn.qkv.head_dim)
@@ -109,13 +120,13 @@ class DecoderHandover:
             return self._model.hidden(tokens)
 
     def logits(self, hidden: Float[Tensor, "*B D"]) -> Float[Tensor, "*B V"]:
-        """Logits of some states."""
+        """Return the logits of some states."""
         with torch.no_grad():
             return self._model.logits(hidden)
 
     @contextmanager
     def _handed_over(self, positions: Int[Tensor, "B T"], kernel: Kernel) -> Iterator[None]:
-        """Backends and positions replaced; the model's own are back afterwards."""
+        """Replace backends and positions for the block, and put the model's own back afterwards."""
         layers = attention_layers(self._model)
         own = {layer: attn.backend for layer, attn in layers.items()}
         shared: list[Context] = []
@@ -138,7 +149,7 @@ class DecoderHandover:
 
 
 class _KernelBackend:
-    """A kernel in the place of one layer's backend."""
+    """Attention backend that calls a kernel in the place of one layer's backend."""
 
     capabilities = Capabilities(lse=True, probs=False, dropout=False)
 

@@ -52,7 +52,7 @@ def _changing(
 
 
 def constant(value: float) -> Change:
-    """Every entry becomes `value`: 1 opens a gate that multiplies, 0 shuts it."""
+    """Set every entry to `value`: 1 opens a gate that multiplies, 0 shuts it."""
     return lambda layer, tensor: torch.full_like(tensor, value)
 
 

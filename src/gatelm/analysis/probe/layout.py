@@ -15,21 +15,30 @@ from gatelm.nn.shapes import Bool, Float, Int, Tensor
 
 @runtime_checkable
 class TokenBatch(Protocol):
-    """What is read of a batch; `gatelm.data.batch.Batch` is one.
+    """The parts of a batch that an analysis reads; `gatelm.data.batch.Batch` has them.
 
-    tokens, targets: (B,T) int64, targets below 0 have no loss. documents: (B,T) ids within the
-    row, -1 for padding, or None. marks: (B,T) bool by name, sets of query positions. One with a
-    second sequence has `second` too, the arguments of the decoder that reads it.
+    A batch with a second sequence also has `second`, the arguments of the decoder that reads it.
     """
 
     @property
-    def tokens(self) -> AnyTensor: ...
+    def tokens(self) -> AnyTensor:
+        """Ids of the tokens (B,T), int64."""
+        ...
+
     @property
-    def targets(self) -> AnyTensor: ...
+    def targets(self) -> AnyTensor:
+        """Ids of the targets (B,T), int64; targets below 0 have no loss."""
+        ...
+
     @property
-    def documents(self) -> AnyTensor | None: ...
+    def documents(self) -> AnyTensor | None:
+        """Document ids (B,T) within the row, -1 for padding; or None."""
+        ...
+
     @property
-    def marks(self) -> Mapping[str, AnyTensor]: ...
+    def marks(self) -> Mapping[str, AnyTensor]:
+        """Sets of query positions (B,T) by name."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -45,7 +54,7 @@ class Placed:
 
     @classmethod
     def on(cls, device: torch.device, batch: TokenBatch) -> Placed:
-        """`batch` moved to `device`."""
+        """Move `batch` to `device`."""
         documents = None if batch.documents is None else batch.documents.to(device)
         marks = {name: mark.to(device) for name, mark in batch.marks.items()}
         second = getattr(batch, "second", {})
@@ -57,7 +66,7 @@ class Placed:
         return probe.observe(self.tokens, self.documents, observer, **self.second)
 
     def first_document(self, layout: Layout, max_tokens: int) -> Placed:
-        """The first tokens of the first row's first document, as a batch of its own."""
+        """The first document of the first row, cut to at most `max_tokens` tokens, as a batch."""
         begins = layout.begins[0].nonzero()
         start = int(begins[0]) if len(begins) else 0
         stop = start + min(max_tokens, int(layout.document_tokens()[0, start]))
@@ -84,7 +93,7 @@ class Layout:
         num_keys: int,
         device: torch.device | None = None,
     ) -> Layout:
-        """From document ids; None means that every row is one document without padding."""
+        """Build the layout from document ids; None: every row is one document without padding."""
         if documents is None:
             index = torch.arange(num_keys, device=device).expand(batch, num_keys)
             return cls(torch.ones_like(index, dtype=torch.bool), index, torch.zeros_like(index))
@@ -94,7 +103,7 @@ class Layout:
 
     @property
     def begins(self) -> Bool[Tensor, "B S"]:
-        """The first tokens of documents."""
+        """True at the first token of each document."""
         return self.valid & (self.position == 0)
 
     def document_tokens(self) -> Int[Tensor, "B S"]:

@@ -1,4 +1,4 @@
-"""What any causal language model must show of itself to be analysed.
+"""The interface of a probe: what a causal language model must show to be analysed.
 
 A *probe* runs one model and shows an *observer* the tensors of every layer as they pass. One
 aggregator reads two kinds of probe: models of this package, and models of other libraries.
@@ -53,7 +53,7 @@ class AttentionCall:
 
 
 class Observer:
-    """Sees tensors as they pass; a subclass overrides what it wants to see."""
+    """Receives tensors as they pass; a subclass overrides the methods for what it wants to see."""
 
     def attention(self, call: AttentionCall) -> None:
         """One layer's softmax attention; never for a layer that the probe lists as unread."""
@@ -82,35 +82,62 @@ class Observer:
 
 @runtime_checkable
 class Probe(Protocol):
-    """A causal language model that shows its inside.
-
-    `unread` names the layers whose attention cannot be read, and why. `attention_layers` are the
-    softmax layers that can. `gate_note` says what is unknown about gates; None: all are known.
-    `gate_sites` has no entry for a layer without a gate.
-    """
+    """A causal language model that shows its inside."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Name of the model."""
+        ...
+
     @property
-    def family(self) -> str: ...
+    def family(self) -> str:
+        """Name of the model's family."""
+        ...
+
     @property
-    def num_layers(self) -> int: ...
+    def num_layers(self) -> int:
+        """Number of layers."""
+        ...
+
     @property
-    def vocab_size(self) -> int: ...
+    def vocab_size(self) -> int:
+        """Number of rows of the vocabulary."""
+        ...
+
     @property
-    def attention_layers(self) -> tuple[int, ...]: ...
+    def attention_layers(self) -> tuple[int, ...]:
+        """Indices of the softmax layers whose attention can be read."""
+        ...
+
     @property
-    def unread(self) -> Mapping[int, str]: ...
+    def unread(self) -> Mapping[int, str]:
+        """Layers whose attention cannot be read, each with the reason."""
+        ...
+
     @property
-    def gate_note(self) -> str | None: ...
+    def gate_note(self) -> str | None:
+        """What is unknown about the gates; None if all are known."""
+        ...
+
     @property
-    def gate_sites(self) -> Mapping[int, tuple[str, ...]]: ...
+    def gate_sites(self) -> Mapping[int, tuple[str, ...]]:
+        """Sites of the gates by layer; a layer without a gate has no entry."""
+        ...
+
     @property
-    def parameters(self) -> int: ...
+    def parameters(self) -> int:
+        """Number of parameters."""
+        ...
+
     @property
-    def dtype(self) -> torch.dtype: ...
+    def dtype(self) -> torch.dtype:
+        """Dtype of the weights."""
+        ...
+
     @property
-    def device(self) -> torch.device: ...
+    def device(self) -> torch.device:
+        """Device of the model."""
+        ...
 
     def observe(
         self,
@@ -150,21 +177,22 @@ class GateWeights(Protocol):
 
 @runtime_checkable
 class TextTokenizer(Protocol):
-    """Text to the ids of a probe's model.
-
-    bos_id: None when the vocabulary has no BOS. adds_bos: whether texts start with it by the
-    tokenizer's own default (for a model of this package: by its training data).
-    """
+    """Tokenizer that turns text into the ids of a probe's model."""
 
     @property
-    def bos_id(self) -> int | None: ...
+    def bos_id(self) -> int | None:
+        """Id of BOS; None if the vocabulary has none."""
+        ...
+
     @property
-    def adds_bos(self) -> bool: ...
+    def adds_bos(self) -> bool:
+        """Whether texts start with BOS by default, or in a gatelm model's training."""
+        ...
 
     def encode(self, text: str) -> Sequence[int]:
-        """Ids without any special token added."""
+        """Encode a text as ids, without adding any special token."""
         ...
 
     def display(self, ids: Sequence[int]) -> list[str]:
-        """One readable string an id."""
+        """Return one readable string for each id."""
         ...

@@ -1,4 +1,4 @@
-"""How a model turns q and k with position: found by asking the model, not by its name."""
+"""How a model rotates q and k by position: measured on the model, not read from its name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gatelm.nn.positions.rope import rotate
 from gatelm.nn.shapes import Float, Int, Tensor
 
 PROBE_TOKENS = 16
-"""So many tokens are placed between 0 and the last position that must be right."""
+"""Number of test tokens between position 0 and the last position that must be right."""
 
 TOLERANCE = {torch.float64: 5e-3, torch.float32: 5e-3, torch.bfloat16: 5e-2, torch.float16: 2e-2}
 """Largest relative difference between a model's rotation and ours. A wrong pairing or frequency is
@@ -23,7 +23,7 @@ off by about 1; angles in float32 by 1e-3 at position 10,000."""
 
 @dataclass(frozen=True, eq=False)
 class Rotation:
-    """One rotary embedding; without frequencies none at all."""
+    """One rotary embedding; without frequencies it rotates nothing."""
 
     inverse_frequency: Float[Tensor, " R"] | None = None
     pairs: Literal["halves", "neighbours"] = "halves"
@@ -35,7 +35,7 @@ class Rotation:
     def apply(
         self, x: Float[Tensor, "B T N H"], positions: Int[Tensor, " T"]
     ) -> Float[Tensor, "B T N H"]:
-        """`x`, which stands at position 0, moved to `positions`."""
+        """Rotate `x`, which stands at position 0, to `positions`."""
         if self.inverse_frequency is None:
             return x
         angles = positions[:, None].to(torch.float32) * self.inverse_frequency.float()

@@ -29,7 +29,7 @@ class NormRatio:
         self._num_rest += int(rest.sum())
 
     def ratio(self) -> Tensor:
-        """NaN when one of the two never occurred."""
+        """The ratio; NaN if there were no first tokens or no other tokens."""
         if not self._num_first or not self._num_rest:
             return torch.full_like(self._first, float("nan"))
         return (self._first / self._num_first) / (self._rest / self._num_rest)

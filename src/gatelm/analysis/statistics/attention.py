@@ -67,7 +67,7 @@ class AttentionTotals:
         self._totals[name] = (total, count)
 
     def _add_sinks(self, rows: AttentionRows) -> None:
-        """Per document: is the importance of its first keys, or of any key, large?"""
+        """Count the documents in which the importance of a first key, or of any key, is large."""
         layout = rows.layout
         enough = rows.importance_queries >= MIN_DOCUMENT_TOKENS
         long = layout.valid & (layout.document_tokens() >= MIN_DOCUMENT_TOKENS)
@@ -97,7 +97,7 @@ class AttentionTotals:
         return self.mean(f"share/{mark}" if mark else "share")
 
     def uniform_share(self, mark: str = "") -> float:
-        """What `share` would be if every query spread its weight evenly over the keys it sees.
+        """The value of `share` if every query spread its weight evenly over the keys it sees.
 
         (H_T - 1)/(T - 1) for one document of T tokens, H_T the harmonic number.
         """

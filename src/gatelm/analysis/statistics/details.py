@@ -1,4 +1,4 @@
-"""What an analysis in full detail adds up: profiles, sinks by token, outputs, ranks, outliers."""
+"""Totals of an analysis in full detail: profiles, sinks by token, outputs, ranks, outliers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Display = Callable[[int], str]
 """The display string of a token id."""
 
 RANK_WORK = 4e11
-"""Ranks are of as many layers, spread over the depth, as three width^3 each add up to this."""
+"""Work limit of ranks: 3 width^3 for each of the layers, which are spread over the depth."""
 
 MULTIPLIES_WITHIN = 0.02
 """A gate multiplies when before * scores is after, to this part of its norm (bf16 rounds)."""
@@ -47,12 +47,12 @@ class Details:
         self.max_tokens = max(self.max_tokens, tokens.shape[1])
 
     def attention_rows(self, call: AttentionCall, rows: AttentionRows) -> None:
-        """One layer's statistics; its second pass waits for the gate, until the layer ends."""
+        """Add one layer's statistics; its second pass waits for the gate, until the layer ends."""
         self.sinks.add(call.layer, rows, self._tokens)
         self._call, self._rows, self._gate = call, rows, None
 
     def weights(self, layer: int, weights: Float[Tensor, "B N T T"], rows: AttentionRows) -> None:
-        """A layer whose weights are given whole; what they carry is not known."""
+        """Add a layer whose weights are given as a whole; the values they carry are not known."""
         self.sinks.add(layer, rows, self._tokens)
         size = weights.shape[2]
         profile = self.profiles.setdefault(layer, Profile(weights.shape[1]))
@@ -66,7 +66,7 @@ class Details:
     def heads(
         self, layer: int, before: Float[Tensor, "B T N H"], after: Float[Tensor, "B T N H"]
     ) -> None:
-        """The rank of the concatenated heads; also whether the gate is a factor."""
+        """Add the concatenated heads to their rank, and note whether the gate is a factor."""
         if self._gate is not None and not _multiplies(before, self._gate, after):
             self._gate = None
         if self._has_rank(layer, after.shape[2] * after.shape[3]):
@@ -75,13 +75,13 @@ class Details:
                 self._rank(layer, "heads_before_gate", before)
 
     def branch(self, layer: int, y: Float[Tensor, "B T D"]) -> None:
-        """Outliers and rank of what attention adds to the residual stream."""
+        """Add the attention's output to its outliers and its rank."""
         self.outputs.setdefault(layer, OutputTotals()).add(y, self._layout)
         if self._has_rank(layer, y.shape[-1]):
             self._rank(layer, "branch", y)
 
     def residual(self, layer: int, h: Float[Tensor, "B T D"]) -> None:
-        """Massive activations; the layer ends here, so its second pass runs."""
+        """Add massive activations, and run the layer's second pass, since the layer ends here."""
         self.massive[layer + 1].add(h, self._layout, self._tokens)
         if layer != EMBEDDING and self._call is not None and self._call.layer == layer:
             self._second_pass(self._call)

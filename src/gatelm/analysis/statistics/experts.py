@@ -1,4 +1,4 @@
-"""How a model's routers share the tokens out among their experts."""
+"""How a model's routers distribute the tokens among their experts."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ class ExpertUse:
     """One layer's experts on the tokens of all batches."""
 
     load: Float[Tensor, "E"]
-    """Share of all choices that fell on each."""
+    """Share of all choices that fell on each expert."""
     probability: Float[Tensor, "E"]
-    """Mean probability of each, before the choice."""
+    """Mean probability of each expert, before the choice."""
     balance_loss: float
 
     @property
     def relative(self) -> Float[Tensor, "E"]:
-        """The load over that of a balanced router."""
+        """Each expert's load, divided by the load under a balanced router."""
         return self.load * len(self.load)
 
 
 @torch.no_grad()
 def expert_use(model: nn.Module, batches: Iterable[TokenBatch]) -> dict[int, ExpertUse]:
-    """By layer, padding left out; empty for a model without experts. One forward.
+    """Measure the use of experts by layer in one forward; empty for a model without experts.
 
     The model is used as it is: put it in evaluation mode.
     """
@@ -56,7 +56,7 @@ def expert_use(model: nn.Module, batches: Iterable[TokenBatch]) -> dict[int, Exp
 
 
 def expert_metrics(use: dict[int, ExpertUse]) -> dict[str, float]:
-    """Flat, by the names of `registry.METRICS`; empty for a model without experts."""
+    """Flat metrics by their names in `registry.METRICS`; empty for a model without experts."""
     return read_subject("experts", use) if use else {}
 
 

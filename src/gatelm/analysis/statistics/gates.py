@@ -15,7 +15,7 @@ from gatelm.nn.shapes import Bool, Float, Tensor
 HISTOGRAM_BINS = 64
 
 ALWAYS = 0.99
-"""A head is dead when so much of its scores is below 0.1, always open when it is above 0.9."""
+"""Share of a head's scores from which it is dead (below 0.1) or always open (above 0.9)."""
 
 
 class GateTotals:
@@ -67,18 +67,18 @@ class GateTotals:
 
     @property
     def channel_mean(self) -> Float[Tensor, "L W"]:
-        """Mean over tokens, per head and channel."""
+        """Mean score over tokens, per head and channel."""
         return self._sum / max(self.tokens, 1)
 
     @property
     def token_std_by_head(self) -> Float[Tensor, " L"]:
-        """Standard deviation over tokens, averaged over a head's channels."""
+        """Standard deviation of scores over tokens, averaged over a head's channels."""
         variance = self._sum_squares / max(self.tokens, 1) - self.channel_mean.square()
         return variance.clamp(min=0).sqrt().mean(dim=-1)
 
     @property
     def token_std(self) -> float:
-        """The mean over heads; 0: a static gate."""
+        """Mean over heads of `token_std_by_head`; 0 for a static gate."""
         return float(self.token_std_by_head.mean())
 
     def share_by_head(self, name: str) -> Float[Tensor, " L"]:
@@ -93,12 +93,12 @@ class GateTotals:
 
     @property
     def mean(self) -> float:
-        """Mean over tokens, heads and channels."""
+        """Mean score over tokens, heads and channels."""
         return float(self.channel_mean.mean())
 
     @property
     def median(self) -> float:
-        """Median over tokens, heads and channels."""
+        """Median score over tokens, heads and channels."""
         return self.histogram.quantile(0.5)
 
     @property
@@ -123,7 +123,7 @@ class GateTotals:
         return max(self.tokens * self._sum.numel(), 1)
 
     def summary(self) -> dict[str, Any]:
-        """The entry of analysis.json, but for layer and site."""
+        """The gate's entry in analysis.json, without its layer and site."""
         mean = self.channel_mean
         second_moment = float(self._sum_squares.sum()) / self._num_scores
         marks = [name.removeprefix("mark ") for name in self._subsets if name.startswith("mark ")]

@@ -46,7 +46,7 @@ def attention_map(
 
 
 def evenly(count: int, most: int) -> list[int]:
-    """At most `most` of the indices 0..count-1, spread evenly, both ends included."""
+    """Choose at most `most` of the indices 0..count-1, spread evenly, both ends included."""
     if count <= most:
         return list(range(count))
     if most == 1:
@@ -55,7 +55,7 @@ def evenly(count: int, most: int) -> list[int]:
 
 
 def maps_entry(tokens: list[str], maps: dict[int, Tensor], max_maps: int) -> dict[str, Any]:
-    """`attention_maps` of analysis.json; maps (N,T,T) by layer.
+    """The entry `attention_maps` of analysis.json, from maps (N,T,T) by layer.
 
     All heads of all layers, or of some layers spread evenly over the depth.
     """

@@ -70,7 +70,7 @@ class MassiveTotals:
 
     @property
     def count_per_sequence(self) -> float:
-        """Massive entries in a sequence; NaN without any sequence."""
+        """Mean number of massive entries in a sequence; NaN without any sequence."""
         return self.num_massive / self.num_sequences if self.num_sequences else float("nan")
 
     def channels(self, most: int = NUM_TOP) -> list[tuple[int, float]]:
@@ -82,7 +82,7 @@ class MassiveTotals:
         return list(zip(index.tolist(), values.tolist(), strict=True))
 
     def summary(self, display: Callable[[int], str] | None) -> dict[str, Any]:
-        """The entry of analysis.json."""
+        """The entry of this place in analysis.json."""
 
         def shown(token: int) -> str:
             return str(token) if display is None else display(token)

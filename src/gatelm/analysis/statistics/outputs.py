@@ -44,5 +44,5 @@ class OutputTotals:
         return float(self._sums[self.FIELDS.index(name)] / self.num_sequences)
 
     def summary(self) -> dict[str, float]:
-        """All of them."""
+        """The means of all `FIELDS` by name."""
         return {**{name: self.mean(name) for name in self.FIELDS}, "largest": self.largest}

@@ -1,4 +1,4 @@
-"""Where attention goes beside the first key: the first keys, by distance, and what it carries.
+"""Profiles of attention: by leading keys, by distance, and by the size of what it carries.
 
 A second pass over the weights, for an analysis in full detail. The naive twins are in
 `gatelm.testing.statistics`.
@@ -17,7 +17,7 @@ from gatelm.analysis.statistics.streaming import WeightBlock
 from gatelm.nn.shapes import Float, Int, Tensor
 
 LEADING_KEYS = (1, 2, 4, 8, 16)
-"""The share of the first m keys of a document, for these m."""
+"""Numbers m of leading keys whose common share of the weight is measured."""
 
 
 def distance_edges(num_tokens: int) -> list[int]:
@@ -92,7 +92,7 @@ class Profile:
         counted: Tensor,
         visible: Int[Tensor, "B t"],
     ) -> None:
-        """Bin by bin: sums along the diagonals of the block, which are the distances."""
+        """Add the weights by distance, bin by bin: distances are the diagonals of the block."""
         chosen = torch.einsum("bnts,bt->nts", weights, counted.to(weights.dtype))
         by_distance = _along_diagonals(chosen, block)
         edges = distance_edges(layout.position.shape[1])
@@ -119,7 +119,7 @@ class Profile:
         carried: Carried,
         counted: Tensor,
     ) -> None:
-        """Norms of what each key adds to each query's head output, ungated and gated."""
+        """Add the norms of what each key adds to a query's head output, ungated and gated."""
         for name, size in carried.sizes(block):
             parts = weights * size
             first = layout.first[:, block.start : block.stop, None] - block.low
@@ -141,7 +141,7 @@ class Profile:
         self._counts[name] = self._counts.get(name, 0.0) + count
 
     def mean(self, name: str) -> Tensor:
-        """Mean over counted queries; NaN without any."""
+        """Mean of a sum over the counted queries; NaN without any."""
         if name not in self._sums:
             return torch.full((self.num_heads,), float("nan"), dtype=torch.float64)
         count = self._counts[name]
@@ -152,7 +152,7 @@ class Profile:
         return self.mean(f"leading/{m}")
 
     def carried_share(self, name: str) -> Float[Tensor, " N"]:
-        """The first token's share, by norm, of all that the heads' outputs are summed from.
+        """Share of the first token, by norm, of all vectors that heads' outputs are the sum of.
 
         Sums over queries first, then the ratio: a query whose gate is shut counts little.
         name: "value" (weight times |v|) or "gated" (weight times |gate * v|).
@@ -162,7 +162,7 @@ class Profile:
         return self._sums[f"{name}/first"] / self._sums[f"{name}/total"]
 
     def carried_mean(self, name: str) -> float:
-        """The carried share of one layer, all heads together."""
+        """The share of `carried_share` for all heads of one layer together."""
         if f"{name}/total" not in self._sums:
             return float("nan")
         return float(self._sums[f"{name}/first"].sum() / self._sums[f"{name}/total"].sum())
@@ -178,7 +178,7 @@ class Carried:
     gate: Float[Tensor, "B T L W"] | None = None
 
     def sizes(self, block: WeightBlock) -> list[tuple[str, Float[Tensor, "B N #t s"]]]:
-        """|v_j|, and |gate_i * v_j|, for the queries and keys of a block."""
+        """Norms |v_j| and |gate_i * v_j| for the queries and keys of a block."""
         values = self.values[:, block.low : block.high].to(block.weights.dtype)
         values = values.repeat_interleave(self.num_heads // values.shape[2], dim=2)
         norms = values.norm(dim=-1).transpose(1, 2)[:, :, None]
@@ -215,7 +215,7 @@ def _binned(by_distance: Float[Tensor, "N d"], edges: list[int]) -> Float[Tensor
 
 
 def _uniform(visible: Int[Tensor, "B t"], counted: Tensor, edges: list[int]) -> Float[Tensor, " E"]:
-    """What each bin would get if every counted query spread its weight over the keys it sees."""
+    """The sum of each bin if every counted query spread its weight evenly over the keys it sees."""
     keys = visible[counted].cpu().double()
     bounds = torch.tensor(edges).double()
     inside = keys[:, None].minimum(bounds[1:]) - keys[:, None].minimum(bounds[:-1])

@@ -1,4 +1,4 @@
-"""How many directions a set of vectors takes: effective rank, stable rank, participation ratio."""
+"""Ranks of a set of vectors: effective rank, stable rank, participation ratio."""
 
 from __future__ import annotations
 
@@ -36,10 +36,11 @@ class RankTotals:
 
     @property
     def width(self) -> int:
+        """Number of entries of a vector; 0 before any was added."""
         return len(self._sum)
 
     def ranks(self) -> dict[str, float]:
-        """Ranks of the vectors as they are and `_centred`; none without vectors. Computed once."""
+        """Ranks of the vectors, as they are and `_centred`, computed once; empty without any."""
         if self._ranks or not self.num_tokens:
             return self._ranks
         mean = self._sum / self.num_tokens

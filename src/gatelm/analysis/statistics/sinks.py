@@ -63,6 +63,7 @@ class SinkTokens:
 
     @property
     def total(self) -> int:
+        """Number of (key, head) pairs that are sinks."""
         return self.by_token.total()
 
     def rate_by_position(self) -> list[float]:
@@ -70,7 +71,7 @@ class SinkTokens:
         return (self._at / self._keys).tolist()
 
     def shares(self, display: Callable[[int], str] | None) -> dict[str, float]:
-        """The shares of sinks on first tokens, on delimiters further on, and on other tokens.
+        """Shares of all sinks that are on first tokens, on later delimiters, and on other tokens.
 
         Without display strings "delimiter" is left out, and "other" holds both.
         """

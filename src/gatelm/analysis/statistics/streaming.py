@@ -161,7 +161,7 @@ def weight_blocks(
     *,
     block_elements: int = 1 << 20,
 ) -> Iterator[WeightBlock]:
-    """The weights themselves, a block of queries at a time: a second pass that knows `lse`."""
+    """Yield the weights, one block of queries at a time, in a second pass that knows `lse`."""
     q, k = call.q, call.k
     window = k.shape[1] if call.window_tokens is None else call.window_tokens
     offset = k.shape[1] - q.shape[1]
@@ -182,7 +182,7 @@ def weight_blocks(
 
 
 class _Work(NamedTuple):
-    """What all blocks of one call share."""
+    """The arguments that all blocks of one call share."""
 
     layout: Layout
     offset: int
@@ -282,7 +282,7 @@ def _less_by_distance(
 
 
 def _visible(work: _Work, start: int, stop: int, low: int) -> Bool[Tensor, "B t s"]:
-    """Which of the keys low.. the queries start..stop see: the rule of `nn.attention.masks`."""
+    """Mark the keys from `low` on that the queries start..stop see, by `nn.attention.masks`."""
     high = work.offset + stop
     i = torch.arange(work.offset + start, high, device=work.layout.first.device)[:, None]
     j = torch.arange(low, high, device=i.device)[None, :]

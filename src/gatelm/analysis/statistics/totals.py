@@ -1,4 +1,4 @@
-"""Everything that one analysis adds up over its batches."""
+"""Totals: all statistics that one analysis adds up over its batches."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class Totals:
 
 
 class _Filler(Observer):
-    """Adds what passes to the totals."""
+    """Observer that adds the tensors it receives to the totals."""
 
     def __init__(self, totals: Totals):
         self._totals = totals
@@ -168,13 +168,13 @@ class _Filler(Observer):
     def heads(
         self, layer: int, before: Float[Tensor, "B T N H"], after: Float[Tensor, "B T N H"]
     ) -> None:
-        """Only `Details` reads the heads' outputs."""
+        """Pass the heads' outputs to `Details`, which alone reads them."""
         totals = self._totals
         if totals.details is not None and layer in totals.layers:
             totals.details.heads(layer, before, after)
 
     def branch(self, layer: int, y: Float[Tensor, "B T D"]) -> None:
-        """Only `Details` reads the branch's output."""
+        """Pass the branch's output to `Details`, which alone reads it."""
         totals = self._totals
         if totals.details is not None and layer in totals.layers:
             totals.details.branch(layer, y)

@@ -1,4 +1,4 @@
-"""The work behind `gatelm analyze`: open, cut text, estimate, look, write."""
+"""The work of `gatelm analyze`: open models, cut text, estimate the cost, analyse, write files."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def _analyze(place: str, text: _Text, options: AnalyzeOptions, console: Console)
 
 
 def _layers(text: str | None, probe: Probe) -> list[int] | None:
-    """Layers of "0,5,-1" or a slice such as "0:12:2"."""
+    """Parse the layers of "0,5,-1" or of a slice such as "0:12:2"."""
     if text is None:
         return None
     from gatelm.nn.model import LayerOverride
@@ -151,7 +151,7 @@ def _layers(text: str | None, probe: Probe) -> list[int] | None:
 
 
 def _announce(probe: Probe, windows: Windows, console: Console) -> None:
-    """Time and memory, before the work; refuse what cannot fit."""
+    """Print the expected time and memory, and refuse an analysis that cannot fit."""
     from gatelm.analysis.estimate import estimate
     from gatelm.nn.device import available_bytes
     from gatelm.study.results.numbers import duration
@@ -174,7 +174,7 @@ def _announce(probe: Probe, windows: Windows, console: Console) -> None:
 
 
 def _with_progress(batches: Sequence[TokenBatch], console: Console) -> Iterator[TokenBatch]:
-    """A bar with the time left; where there is no terminal, a line about every ten seconds."""
+    """Show a bar with the time left, or without a terminal a line about every ten seconds."""
     from gatelm.study.results.numbers import duration
 
     total = len(batches)
@@ -227,7 +227,7 @@ def _streaming(
 
 
 class _Text:
-    """The text of an analysis: read once, cut anew for every tokenizer."""
+    """The text of an analysis, which is read once and cut anew for every tokenizer."""
 
     def __init__(self, options: AnalyzeOptions):
         self._options = options
@@ -236,7 +236,7 @@ class _Text:
         self.description = ""
 
     def windows(self, tokenizer: TextTokenizer, probe: Probe) -> Windows:
-        """Rows for one model; ids outside its vocabulary are an error."""
+        """Cut rows for one model; ids outside its vocabulary are an error."""
         from dataclasses import replace
 
         from gatelm.analysis.windows import cut_windows
@@ -260,7 +260,7 @@ class _Text:
         return replace(windows, bytes_per_token=windows.bytes_per_token * (1 - coverage.dropped))
 
     def long(self, tokenizer: TextTokenizer) -> list[int]:
-        """The ids of the longest document."""
+        """Encode the longest document."""
         from gatelm.analysis.windows import first_token
 
         ids = list(tokenizer.encode(max(self.read(), key=len)))
@@ -268,7 +268,7 @@ class _Text:
         return ids if bos_id is None or ids[:1] == [bos_id] else [bos_id, *ids]
 
     def own(self, place: str) -> tuple[list[TokenBatch], dict[str, Any], Decode]:
-        """Held-out batches of the run a model without a tokenizer comes from."""
+        """Held-out batches of the run from which a model without a tokenizer comes."""
         from gatelm.config.load import read_yaml
         from gatelm.data.source import build_source
         from gatelm.train.config import RunConfig
@@ -296,7 +296,7 @@ class _Text:
         return batches, named, source.decode_tokens
 
     def read(self) -> list[str]:
-        """The documents.
+        """Read the documents.
 
         Raises:
             ConfigError: the text cannot be read.
@@ -337,7 +337,7 @@ def _results(entries: list[dict[str, Any]], text: _Text, options: AnalyzeOptions
 
 
 def _name_apart(entries: list[dict[str, Any]], places: Sequence[str]) -> None:
-    """Models of the same name take their place into it, then a number."""
+    """Make names differ: models of the same name get their folder in it, then a number."""
     names = [entry["name"] for entry in entries]
     for i, (entry, place) in enumerate(zip(entries, places, strict=True)):
         if names.count(entry["name"]) > 1:
@@ -349,7 +349,7 @@ def _name_apart(entries: list[dict[str, Any]], places: Sequence[str]) -> None:
 
 
 def _label(place: str, name: str) -> str:
-    """A study's run is called after its arm: `sdpa-head, seed 0` for sdpa-head/seed-0-1a2b..."""
+    """The label of a study's run, by its arm: `sdpa-head, seed 0` for sdpa-head/seed-0-1a2b..."""
     path = Path(place).expanduser().resolve()
     path = path.parent if path.name == "model" else path
     seed = re.fullmatch(r"seed-(\d+)-[0-9a-f]+", path.name)
@@ -357,7 +357,7 @@ def _label(place: str, name: str) -> str:
 
 
 def _say(console: Console, text: str) -> None:
-    """One line, however wide the terminal."""
+    """Print one line without wrapping it to the terminal's width."""
     console.print(text, soft_wrap=True, markup=False)
 
 

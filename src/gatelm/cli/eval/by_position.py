@@ -1,4 +1,4 @@
-"""The work behind `gatelm eval --by-position`: long documents, by length and in windows."""
+"""The work of `gatelm eval --by-position`: long documents, by length and in windows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LENGTH = re.compile(r"(\d+)(k?)", re.IGNORECASE)
 
 
 def parse_lengths(text: str, option: str = "--lengths") -> list[int]:
-    """`1k,2k,4096` as tokens, ascending; k is 1,024.
+    """Parse `1k,2k,4096` as numbers of tokens, ascending; k is 1,024.
 
     Raises:
         ConfigError: something that is no length.
@@ -39,7 +39,7 @@ def parse_lengths(text: str, option: str = "--lengths") -> list[int]:
 
 
 def show_length(num_tokens: int) -> str:
-    """`32k` for 32,768, else the number."""
+    """Format a length: `32k` for 32,768, any other number as it is."""
     whole = num_tokens >= 1024 and num_tokens % 1024 == 0
     return f"{num_tokens // 1024}k" if whole else f"{num_tokens:,}"
 
@@ -58,7 +58,7 @@ def by_position(
     chunk_tokens: int,
     place: Opening,
 ) -> dict[str, Any]:
-    """Loss by length and position, and in sliding windows where a window is given.
+    """Measure loss by length and position, and in sliding windows if a window is given.
 
     lengths: None takes the model's own, at most 8,192.
     """
@@ -112,7 +112,7 @@ def _streamed(
     first_tokens: list[int],
     bars: Bars,
 ) -> list[dict[str, Any]]:
-    """Loss through a cache of the window and some first tokens, one entry for each number."""
+    """Measure loss through a cache of the window and first tokens, one entry for each number."""
     import math
 
     import torch
@@ -153,7 +153,7 @@ def one_sentence(name: str) -> Iterator[None]:
 
 
 def table(found: dict[str, Any]) -> list[str]:
-    """The results for people."""
+    """Format the results as a table for people."""
     count, available = found["num_documents"], found["long_enough"]
     longest = found["lengths"][-1]["length_tokens"]
     lines = [

@@ -62,7 +62,7 @@ USED_BY = {
     "include_path": (HARNESS,),
     "limit": (HARNESS,),
 }
-"""The measurements that use an option. An option that none of them uses is refused."""
+"""The measurements that use each option. An option that no chosen one uses is refused."""
 
 ASKED_BY = {
     PERPLEXITY: "the perplexity of a text (without --tasks and --by-position)",
@@ -274,7 +274,7 @@ def _counts(text: str | None) -> list[int]:
 
 
 def _split_tasks(text: str | None) -> tuple[tuple[str, ...], list[str]]:
-    """Retrieval tasks, and what is left to the harness."""
+    """Split the names into retrieval tasks and tasks of the harness."""
     if text is None:
         return (), []
     from gatelm.longcontext.tasks import TASKS

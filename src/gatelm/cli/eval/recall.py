@@ -1,4 +1,4 @@
-"""The work behind `gatelm eval RUN --tasks recall`."""
+"""The work of `gatelm eval RUN --tasks recall`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAME = "recall"
 def recall(
     model: str, lengths: list[int] | None, depths: int, rows: int, place: Opening
 ) -> dict[str, Any]:
-    """Accuracy by length and depth of the task that a run was trained on."""
+    """Measure accuracy by length and depth on the task that a run was trained on."""
     from gatelm.config.load import read_yaml
     from gatelm.data.config import AssociativeRecallConfig
     from gatelm.eval.recall import recall_by_depth
@@ -45,7 +45,7 @@ def recall(
 
 
 def table(found: dict[str, Any]) -> list[str]:
-    """Lengths across, depths down."""
+    """Format the accuracies as a table: lengths across, depths down."""
     cells = {(c["depth"], c["length_tokens"]): c["score"] for c in found["by_depth"]}
     lengths = sorted({length for _, length in cells})
     lines = [

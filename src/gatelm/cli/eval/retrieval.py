@@ -1,4 +1,4 @@
-"""The work behind `gatelm eval --tasks passkey,...`: ask, score, draw, go on after a stop."""
+"""The work of `gatelm eval --tasks passkey,...`: ask, score, draw, resume after a stop."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def retrieval(
     place: Opening,
     out: Path | None,
 ) -> dict[str, Any]:
-    """Scores by task, length and depth; with `out`, a folder that a stopped run goes on in."""
+    """Measure scores by task, length and depth; a stopped run resumes in the folder `out`."""
     from gatelm.hf.probe.prefill import open_prefill
     from gatelm.longcontext.retrieval import (
         ask,
@@ -93,7 +93,7 @@ def _essays(request: RetrievalRequest, source: str) -> list[str]:
 
 
 class _Log:
-    """The answers so far, one JSON object a line behind a line with the settings."""
+    """The file of answers so far: a line with the settings, then one JSON object per answer."""
 
     def __init__(self, out: Path | None, settings: dict[str, Any]):
         from gatelm.io.folders import refuse_foreign
@@ -134,7 +134,7 @@ class _Log:
 
 
 def _write(out: Path, results: dict[str, Any]) -> None:
-    """results.json, and a heatmap of each task that has a depth, as SVG and PNG."""
+    """Write results.json, and a heatmap of each task that has a depth, as SVG and PNG."""
     from gatelm.io.files import write_json
     from gatelm.report.charts.figures import write
     from gatelm.report.charts.retrieval import score_by_depth
@@ -158,7 +158,7 @@ def _write(out: Path, results: dict[str, Any]) -> None:
 
 
 def table(found: dict[str, Any]) -> list[str]:
-    """The results for people."""
+    """Format the results as a table for people."""
     lengths = found["lengths"]
     width = max(18, *(len(task) for task in found["scores"]))
     lines = [

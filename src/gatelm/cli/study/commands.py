@@ -181,7 +181,7 @@ app.command()(curves_command.curves)
 
 
 def _prepare(planned: Plan, console: Console) -> None:
-    """The plan's corpora, with a line that says what takes so long."""
+    """Prepare the plan's corpora, with a line that says what is prepared."""
     from gatelm.study.running.data import prepare_data
 
     phases: set[str] = set()

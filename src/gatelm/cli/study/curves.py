@@ -107,7 +107,7 @@ def curves(
 
 
 def _named(curves: Any) -> list[Curve]:
-    """Curves told apart by their names."""
+    """Read the curves and give them different names."""
     from dataclasses import replace
 
     out: list[Curve] = []
@@ -133,7 +133,7 @@ def _json(curve: Curve, spikes: list[Spikes], stable: Stability) -> dict[str, An
 
 
 def _table(found: list[tuple[Curve, list[Spikes], Stability]]) -> RenderableType:
-    """A column a curve."""
+    """Format the results as a table with one column per curve."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")

@@ -1,4 +1,4 @@
-"""README.md of a converted model: what it is, where it comes from, and what was checked."""
+"""The README.md of a converted model: its form, its origin, and what was checked."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MEASURED = {
 
 
 def gates_in_words(cfg: ModelConfig) -> str:
-    """What stands at the sites, layer counts included."""
+    """Say in words what stands at the sites, and in how many layers."""
     found: dict[str, int] = {}
     for layer in cfg.layers():
         for gate in layer.gates:
@@ -43,7 +43,7 @@ def gates_in_words(cfg: ModelConfig) -> str:
 
 
 def measured(source: Path) -> dict[str, float]:
-    """The figures of the run that a model folder belongs to; empty when there are none."""
+    """Read the figures of the run to which a model folder belongs; empty when there are none."""
     try:
         result = json.loads((source.parent / "result.json").read_text(encoding="utf-8"))
         metrics = result["metrics"]
@@ -64,7 +64,7 @@ def card(
     title: str = "Language model converted with gatelm",
     facts: Mapping[str, str] | None = None,
 ) -> str:
-    """The text of README.md, with the hub's metadata block."""
+    """Write the text of README.md, with the hub's metadata block."""
     counted = count(cfg)
     rows = {
         "Gate": gates_in_words(cfg),

@@ -26,7 +26,7 @@ from gatelm.nn.model import ModelConfig
 from gatelm.train.saving.export import is_gatelm_config, parse_config
 
 RECORD = "conversion.json"
-"""What a conversion leaves beside the weights: the model it started from, and what was done."""
+"""File beside the weights of a converted model: the source model, and what was done."""
 
 FILES = (
     "tokenizer.json",
@@ -39,12 +39,12 @@ FILES = (
     "chat_template.jinja",
     "generation_config.json",
 )
-"""Copied as they are."""
+"""Names of files that are copied unchanged."""
 
 
 @dataclass
 class SourceModel:
-    """A model that was read, in the terms of this package.
+    """A model to convert, in the terms of this package.
 
     fmt: the format that it was stored in; None for a folder of this package. carried: values of its
     config that are passed on. notes: the steps of reading.
@@ -58,7 +58,7 @@ class SourceModel:
     carried: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     tokenizer: PreTrainedTokenizerBase | None = None
-    """Only where there are no files of it to copy (GGUF)."""
+    """The tokenizer, if there are no files of it to copy (GGUF)."""
 
     @property
     def family(self) -> str:
@@ -103,7 +103,7 @@ def _read(where: str | Path, layout: str | None) -> SourceModel:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object.
+    """Read a file that holds a JSON object.
 
     Raises:
         ConfigError: when there is none.
@@ -141,7 +141,7 @@ def _translated(
     layout: str | None,
     where: tuple[str, str],
 ) -> tuple[ModelConfig, State, list[str]]:
-    """Config and weights in our terms, and what was done. where: names of both, for errors."""
+    """Translate config and weights into our terms; also says what was done. where: for errors."""
     config_at, weights_at = where
     check_foreign_config(tree, config_at)
     cfg = read_config(tree, fmt, config_at)
@@ -176,7 +176,7 @@ def _restore(source: SourceModel) -> None:
 
 
 def _one_embedding(tensors: State, cfg: ModelConfig, fmt: Format, where: str) -> State:
-    """The tensors of a tied model without its head, which may be stored in the embedding's place.
+    """Leave out a tied model's head, which may be stored in place of the embedding.
 
     Raises:
         ConfigError: where config and weights contradict each other.
@@ -239,7 +239,7 @@ def _gguf(path: Path, where: str) -> Path | None:
 
 
 def _from_gguf(path: Path) -> SourceModel:
-    """A GGUF file: transformers reads it, dequantised to float32."""
+    """Read a GGUF file by transformers, dequantised to float32."""
     model: Any = load.gguf_model(path, torch.float32)
     tree = {k: v for k, v in model.config.to_dict().items() if v is not None}
     where = str(path)

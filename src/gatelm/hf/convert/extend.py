@@ -25,14 +25,14 @@ from gatelm.train.trainer import train
 from gatelm.train.watching.progress import Progress
 
 RECORD = "extension.json"
-"""What an extension leaves beside the weights."""
+"""File beside the weights of an extended model, which records the extension."""
 
 LENGTH = "max_position_embeddings"
 
 
 @dataclass(frozen=True)
 class Training:
-    """Continued training at a longer length.
+    """Settings of continued training at a longer length.
 
     tokens: how many in all. length_tokens: of a row; None: the new length, with the scaling in
     place. Shorter than that, only the base is changed before the training, and the scaling goes
@@ -49,7 +49,7 @@ class Training:
 
 @dataclass
 class Extended:
-    """What an extension did."""
+    """Result of an extension: the folder written, and what changed."""
 
     folder: Path
     source: str
@@ -58,6 +58,7 @@ class Extended:
     trained_tokens: int = 0
 
     def as_dict(self) -> dict[str, Any]:
+        """Return the result as plain data."""
         return {
             "folder": str(self.folder),
             "source": self.source,
@@ -128,7 +129,7 @@ def extend_model(
 def _plan(
     cfg: ModelConfig, before: int | None, request: ExtendRequest, training: Training | None
 ) -> tuple[Extension, ModelConfig]:
-    """What is written in the end, and what training starts from."""
+    """Plan the config to write, and the model from which training starts."""
     at = None if training is None else training.length_tokens
     if at is None or at == request.to_tokens:
         extension = extend(cfg, before, request)
@@ -204,7 +205,7 @@ def _in_words(extension: Extension) -> list[str]:
 
 
 def _say_length(file: Path, tokens: int) -> None:
-    """A tokenizer that states the old length would warn about every longer text."""
+    """Write the new length into the tokenizer's config, which else warns of longer texts."""
     if not file.is_file():
         return
     tree = checkpoint.read_json(file)

@@ -1,4 +1,4 @@
-"""Values of a config.json that no model can have, whatever its family."""
+"""A check for values of a config.json that no model of any family can have."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gatelm.config import ConfigError
 from gatelm.hf.convert.formats.rope import LENGTH, ORIGINAL, one_spelling
 
 _Bounds = tuple[str, Callable[[float], bool]]
-"""What a number must be: in words, and as a test."""
+"""Requirement on a number: in words, and as a test."""
 
 _COUNT: _Bounds = ("a whole number from 1 on", lambda x: x >= 1 and not x % 1)
 _COUNT_OR_NONE: _Bounds = ("a whole number from 0 on", lambda x: x >= 0 and not x % 1)
@@ -35,7 +35,7 @@ _BOUNDS: Mapping[str, _Bounds] = {
     "initializer_range": ("a number from 0 on", lambda x: x >= 0),
     "attention_dropout": ("a number from 0 to 1", lambda x: 0 <= x <= 1),
 }
-"""By config key; in a list, of every number."""
+"""Requirements by config key; in a list they apply to every number."""
 
 _TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
@@ -88,7 +88,7 @@ def _check_value(key: str, value: Any, where: str) -> None:
 
 
 def _rotary(tree: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The rotary parameters, of each kind of layer where they differ."""
+    """Yield the rotary parameters, those of each kind of layer if they differ."""
     found = tree.get("rope_parameters") or {}
     inner = [value for value in found.values() if isinstance(value, Mapping)]
     yield from inner or [found]

@@ -26,7 +26,7 @@ from gatelm.nn.shapes import Float, Int, Tensor
 
 @dataclass(frozen=True)
 class PackedShape:
-    """num_heads query heads in num_kv_heads groups; gate_width rows of gate per query head.
+    """Shape of a packed matrix: query heads in groups, and gate_width gate rows per query head.
 
     gate_width is head_dim for a gate per channel and 1 for a gate per head.
     """
@@ -38,15 +38,17 @@ class PackedShape:
 
     @property
     def query_rows(self) -> int:
+        """Number of query rows."""
         return self.num_heads * self.head_dim
 
     @property
     def gate_rows(self) -> int:
+        """Number of gate rows."""
         return self.num_heads * self.gate_width
 
 
 def units(layout: str, shape: PackedShape) -> int:
-    """Into how many [queries | gates] blocks a layout divides the matrix."""
+    """Return the number of [queries | gates] blocks into which a layout divides the matrix."""
     blocks: Mapping[str, int] = {
         "per_query_head": shape.num_heads,
         "per_kv_group": shape.num_kv_heads,
@@ -60,7 +62,7 @@ PACKED_LAYOUTS = ("per_query_head", "per_kv_group")
 
 
 def row_order(layout: str, shape: PackedShape) -> Int[Tensor, "R"]:
-    """The packed matrix's rows, as indices into [all query rows; all gate rows]."""
+    """Return the packed matrix's rows as indices into [all query rows; all gate rows]."""
     blocks = units(layout, shape)
     queries = torch.arange(shape.query_rows).view(blocks, -1)
     gates = shape.query_rows + torch.arange(shape.gate_rows).view(blocks, -1)
@@ -70,7 +72,7 @@ def row_order(layout: str, shape: PackedShape) -> Int[Tensor, "R"]:
 def pack(
     layout: str, shape: PackedShape, query: Float[Tensor, "Q *C"], gate: Float[Tensor, "G *C"]
 ) -> Float[Tensor, "R *C"]:
-    """One matrix of two; rows of `query` and `gate` are in the order of the heads."""
+    """Pack two matrices into one; rows of `query` and `gate` are in the order of the heads."""
     assert query.shape[0] == shape.query_rows, (tuple(query.shape), shape)
     assert gate.shape[0] == shape.gate_rows, (tuple(gate.shape), shape)
     return torch.cat((query, gate))[row_order(layout, shape)]
@@ -79,7 +81,7 @@ def pack(
 def unpack(
     layout: str, shape: PackedShape, packed: Float[Tensor, "R *C"]
 ) -> tuple[Float[Tensor, "Q *C"], Float[Tensor, "G *C"]]:
-    """The query and gate matrices of a packed one, rows in the order of the heads."""
+    """Split a packed matrix into the query and gate matrices, rows in the order of the heads."""
     assert packed.shape[0] == shape.query_rows + shape.gate_rows, (tuple(packed.shape), shape)
     order = row_order(layout, shape)
     both = torch.empty_like(packed)

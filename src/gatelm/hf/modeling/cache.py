@@ -1,4 +1,4 @@
-"""A cache of transformers as the cache of our decoder."""
+"""Adapter that lets our decoder use a cache of transformers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gatelm.nn.shapes import Float, Int, Tensor
 
 
 class StateLayer(CacheLayerMixin):
-    """What one recurrent layer carries on, among the layers of a cache of transformers."""
+    """The states of one recurrent layer, as a layer of a cache of transformers."""
 
     is_sliding = False
 
@@ -24,39 +24,45 @@ class StateLayer(CacheLayerMixin):
         self.states, self.num_tokens = states, num_tokens
 
     def lazy_initialization(self, key_states: Any, value_states: Any = None) -> None:
-        """Nothing: it is made with its states."""
+        """Do nothing: the layer is made with its states."""
 
     def update(self, *args: Any, **kwargs: Any) -> Any:
-        """Refused: a recurrent layer has neither keys nor values."""
+        """Refuse: a recurrent layer has neither keys nor values."""
         raise ValueError("cache: a recurrent layer's state is not updated by keys and values")
 
     def get_seq_length(self) -> int:
+        """Return the number of tokens that the states have read."""
         return self.num_tokens
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """See `DynamicLayer.get_mask_sizes`."""
         return self.num_tokens + query_length, 0
 
     def get_max_length(self) -> int:
-        """No limit."""
+        """Return -1: there is no limit."""
         return -1
 
     get_max_cache_shape = get_max_length
-    """Its name before transformers 5.24."""
+    """Name of `get_max_length` before transformers 5.24."""
 
     def reset(self) -> None:
+        """Set the states to zero."""
         self.states, self.num_tokens = tuple(torch.zeros_like(t) for t in self.states), 0
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Put the rows of the states into the order of `beam_idx`."""
         self.states = tuple(t.index_select(0, beam_idx.to(t.device)) for t in self.states)
 
     def batch_repeat_interleave(self, repeats: int) -> None:
+        """Repeat each row of the states `repeats` times."""
         self.states = tuple(t.repeat_interleave(repeats, dim=0) for t in self.states)
 
     def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep the rows `indices` of the states."""
         self.states = tuple(t[indices] for t in self.states)
 
     def crop(self, *args: Any) -> None:
-        """Refused: what a state has read cannot be taken out again."""
+        """Refuse: tokens that a state has read cannot be taken out again."""
         raise ValueError("cache: a recurrent layer's state cannot be cut back to earlier tokens")
 
 
@@ -65,22 +71,23 @@ class SlidingWindowLayer(StateLayer):
 
     @classmethod
     def of(cls, ring: SlidingWindowCache, num_tokens: int) -> SlidingWindowLayer:
-        """Holds what the ring holds."""
+        """Make a layer that holds the tensors of `ring`."""
         if ring.first_index is None:
             return cls((ring.k, ring.v), num_tokens)
         return cls((ring.k, ring.v, ring.first_index.expand(len(ring.k), -1)), num_tokens)
 
     @property
     def ring(self) -> SlidingWindowCache:
+        """The states as our decoder's cache of a window."""
         return SlidingWindowCache(*self.states)
 
     def crop(self, *args: Any) -> None:
-        """Refused: what has left the window is gone."""
+        """Refuse: tokens that have left the window are lost."""
         raise ValueError("cache: a window cannot be moved back to tokens that have left it")
 
 
 class LibraryCache(KVCache):
-    """Keys, values and states live in `inner`, where transformers reorders and repeats them.
+    """Our decoder's cache, whose tensors live in `inner`, a cache that transformers reorders.
 
     documents: ids of all tokens, the cached and the new (B,S); None: no padding.
     """
@@ -124,7 +131,7 @@ class LibraryCache(KVCache):
     def extend_documents(
         self, documents: Int[Tensor, "B T"] | None, batch: int, num_new: int, device: torch.device
     ) -> Int[Tensor, "B S"] | None:
-        """The ids of all tokens, which came with the attention mask."""
+        """Return the document ids of all tokens, which came with the attention mask."""
         return self.documents
 
     def append(
@@ -135,7 +142,7 @@ class LibraryCache(KVCache):
         mask: AttentionMask,
         pattern: Pattern,
     ) -> tuple[Float[Tensor, "B S K H"], Float[Tensor, "B S K V"], AttentionMask]:
-        """Add one layer's new keys and values; returns all that are kept, and their mask."""
+        """Append one layer's new keys and values; returns all that are kept, and their mask."""
         if pattern.window_tokens is not None:
             return super().append(layer, k, v, mask, pattern)
         all_k, all_v = self.inner.update(k.transpose(1, 2), v.transpose(1, 2), layer)

@@ -32,7 +32,7 @@ Tokenizer = HFTokenizer | GatelmTokenizer
 
 @dataclass(frozen=True)
 class Sampling:
-    """How the next token is chosen: the likeliest, or drawn.
+    """Settings of the choice of the next token: the likeliest, or a sample.
 
     temperature: divides the logits; None: the likeliest. top_p: draw from the fewest tokens whose
     probabilities sum to so much (arXiv 1904.09751).
@@ -42,7 +42,7 @@ class Sampling:
     top_p: float = 1.0
 
     def settings(self) -> dict[str, Any]:
-        """The arguments of `generate`; nothing is left to the model's own settings."""
+        """Return all arguments of `generate`, so that the model's own settings are not used."""
         if self.temperature is None:
             return {"do_sample": False, "temperature": 1.0, "top_p": 1.0, "top_k": None}
         return {
@@ -60,7 +60,7 @@ def open_generator(
     dtype: str = "float32",
     unknown_tensors: UnknownTensors = "refuse",
 ) -> tuple[PreTrainedModel, Tokenizer]:
-    """The model at `where` (see `hf.load.open_model`) with `generate`, and its tokenizer.
+    """Open the model at `where` (see `hf.load.open_model`) with `generate`, and its tokenizer.
 
     Raises:
         ConfigError: when it cannot be opened, or has no tokenizer.
@@ -96,7 +96,7 @@ def open_generator(
 
 
 def library_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerBase:
-    """The tokenizer as transformers' own class; BOS in front where the model is used to it."""
+    """Return the tokenizer as transformers' class, adding BOS if the model expects it."""
     if isinstance(tokenizer, HFTokenizer):
         return tokenizer.inner
     with TemporaryDirectory() as folder:
@@ -105,7 +105,7 @@ def library_tokenizer(tokenizer: Tokenizer) -> PreTrainedTokenizerBase:
 
 
 def prompt_ids(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    """The ids of a prompt, BOS in front where the model is used to it.
+    """Encode a prompt, with BOS first if the model expects it.
 
     Raises:
         ConfigError: when there is not a single token.
@@ -129,7 +129,7 @@ def stream(
     write: Callable[[str], None],
     note: Callable[[str], None] = lambda text: None,
 ) -> list[int]:
-    """Continue `prompt`, handing each piece of text to `write` as it comes; the new ids.
+    """Continue `prompt`, pass each piece of text to `write`, and return the new ids.
 
     It ends at the model's end of text, after `max_new_tokens`, or where the positions end that the
     model has learned. The same seed draws the same text.
@@ -172,7 +172,7 @@ def stream(
 
 
 def _ends(model: PreTrainedModel) -> set[int]:
-    """The ids that end a text.
+    """Return the ids that end a text.
 
     Raises:
         ConfigError: for a setting that is no id.
@@ -188,7 +188,7 @@ def _ends(model: PreTrainedModel) -> set[int]:
 
 
 class _Streamer(BaseStreamer):
-    """Writes text as soon as no later token can change it."""
+    """Streamer that writes text as soon as no later token can change it."""
 
     def __init__(self, tokenizer: Tokenizer, ends: set[int], write: Callable[[str], None]):
         self.tokenizer, self.ends, self.write = tokenizer, ends, write
@@ -205,7 +205,7 @@ class _Streamer(BaseStreamer):
         self._write(self.tokenizer.decode(self.ids), complete=False)
 
     def end(self) -> None:
-        """Write what was held back."""
+        """Write the text that was held back."""
         self._write(self.tokenizer.decode(self.ids), complete=True)
 
     def _write(self, text: str, *, complete: bool) -> None:

@@ -1,4 +1,4 @@
-"""Which weights a LoRA of PEFT should adapt, the gates' among them (arXiv 2106.09685)."""
+"""The weights that a LoRA of PEFT should adapt, gates included (arXiv 2106.09685)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PARTS = ("attention", "gates", "ffn")
 
 
 def lora_targets(model: nn.Module, parts: Collection[str] = PARTS) -> dict[str, Any]:
-    """Arguments of `peft.LoraConfig` for every projection of the named parts.
+    """Return arguments of `peft.LoraConfig` for every projection of the named parts.
 
         LoraConfig(r=8, **lora_targets(model))
 

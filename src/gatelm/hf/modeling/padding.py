@@ -1,4 +1,4 @@
-"""What transformers says by attention mask and position ids, as documents."""
+"""Attention masks and position ids of transformers, turned into document ids."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def documents_of(
     num_cached: int,
     device: torch.device,
 ) -> Int[Tensor, "B S"] | None:
-    """Document ids of all tokens, cached ones first; None for rows of one document each.
+    """Return document ids of all tokens, cached ones first; None for rows of one document.
 
     attention_mask: (B,S), 0 at padding. position_ids: (B,T) of packed rows, a document begins where
         they do not go on by 1; read without cached tokens only. shape: (B,T) of the new tokens.
@@ -39,8 +39,7 @@ def documents_of(
 
 
 def _packed(position_ids: Int[Tensor, "B T"], real: Bool[Tensor, "B T"]) -> Int[Tensor, "B T"]:
-    """Numbers of documents; one begins where a real token does not go on from the real one before
-    it."""
+    """Number the documents; one begins where a position does not follow the last real token's."""
     index = torch.arange(real.shape[1], device=real.device).expand_as(real)
     last_real = torch.where(real, index, 0).cummax(dim=1).values[:, :-1]
     expected = position_ids.gather(1, last_real) + 1
@@ -60,7 +59,7 @@ def is_packed(documents: Int[Tensor, "B S"]) -> bool:
 def padding_to_the_left(
     tokens: Int[Tensor, "B T"], attention_mask: Int[Tensor, "B T"]
 ) -> tuple[Int[Tensor, "B T"], Int[Tensor, "B T"]]:
-    """The same rows with their padding in front, so that each ends with its last real token."""
+    """Move padding to the front of each row, so that the row ends with its last real token."""
     order = attention_mask.bool().long().argsort(dim=1, stable=True)
     return tokens.gather(1, order), attention_mask.gather(1, order)
 

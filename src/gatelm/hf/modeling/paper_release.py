@@ -31,7 +31,7 @@ def is_paper_release(tree: Mapping[str, Any]) -> bool:
 
 
 def paper_config(tree: Mapping[str, Any], where: str) -> Qwen3Config:
-    """The library's config of a release's config.json.
+    """Return transformers' config for a config.json of the release.
 
     Raises:
         ConfigError: for settings of its modelling code that Qwen3 of transformers does not have.
@@ -47,7 +47,7 @@ def paper_config(tree: Mapping[str, Any], where: str) -> Qwen3Config:
 
 
 class GroupGatedAttention(Qwen3Attention):
-    """Qwen3's attention with the gate of the release."""
+    """Attention of Qwen3 with the gate of the release."""
 
     def __init__(self, config: Qwen3Config, layer_idx: int):
         super().__init__(config, layer_idx)
@@ -66,6 +66,7 @@ class GroupGatedAttention(Qwen3Attention):
         attention_mask: Tensor | None = None,
         **kwargs: Any,
     ) -> tuple[Float[Tensor, "B T D"], Tensor | None]:
+        """See `Qwen3Attention.forward`."""
         shape = hidden_states.shape[:-1]
         group = self.num_heads // self.num_groups
         packed = self.q_proj(hidden_states).unflatten(-1, (self.num_groups, -1))

@@ -26,7 +26,7 @@ TABLES = {
 
 
 class _Finder:
-    """Finds `ALIAS`, and adds our entry to each table as soon as its module has run."""
+    """Import finder for `ALIAS`; it adds our entry to each table once its module has run."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -50,10 +50,10 @@ class _Finder:
 
 
 class _Alias:
-    """`transformers.models.gatelm`: our classes under the name that transformers imports."""
+    """Loader of `transformers.models.gatelm`, by which transformers imports our classes."""
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """An ordinary module."""
+        """Return None, which makes an ordinary module."""
 
     def exec_module(self, module: ModuleType) -> None:
         wrapper = importlib.import_module("gatelm.hf.modeling.wrapper")

@@ -1,4 +1,4 @@
-"""Any model of this package as a model of transformers."""
+"""Wrapper that makes any model of this package a model of transformers."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ from gatelm.train.saving.export import MODEL_TYPE, parse_config
 _CACHE_FIELD = (
     "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
 )
-"""transformers renamed it in 5.24."""
+"""Name of the output's cache field, which transformers renamed in 5.24."""
 
 
 class GatelmConfig(PreTrainedConfig):
-    """Holds a `ModelConfig` as a tree, in `model`.
+    """Config of transformers that holds a `ModelConfig` as a tree, in `model`.
 
     Raises:
         ConfigError: when the tree is missing or wrong, or contradicts `tie_word_embeddings`.
@@ -79,35 +79,42 @@ class GatelmConfig(PreTrainedConfig):
 
     @property
     def vocab_size(self) -> int | None:
+        """Number of rows of the vocabulary."""
         return self.model["vocab_size"]
 
     @vocab_size.setter
     def vocab_size(self, value: int) -> None:
+        """Set the number of rows of the vocabulary."""
         self.model = {**self.model, "vocab_size": value}
 
     @property
     def hidden_size(self) -> int:
+        """Width of the residual stream."""
         return self.model["hidden_dim"]
 
     @property
     def num_hidden_layers(self) -> int:
+        """Number of layers."""
         return self.model["num_layers"]
 
     @property
     def num_attention_heads(self) -> int:
+        """Number of query heads in the first layer of softmax attention."""
         return self._attention.num_heads
 
     @property
     def num_key_value_heads(self) -> int:
+        """Number of key/value heads in the first layer of softmax attention."""
         return self._attention.kv_heads
 
     @property
     def head_dim(self) -> int:
+        """Width of a head in the first layer of softmax attention."""
         return self._attention.width(self.hidden_size)
 
     @property
     def _attention(self) -> AttentionConfig:
-        """Of the first layer with softmax attention.
+        """The config of the first layer with softmax attention.
 
         Raises:
             AttributeError: for a model without such a layer.
@@ -157,7 +164,7 @@ class GatelmForCausalLM(PreTrainedModel, GenerationMixin):
 
     @classmethod
     def from_decoder(cls, decoder: Decoder, **settings: Any) -> Self:
-        """The same parameters, not a copy, as a model of transformers.
+        """Wrap a decoder as a model of transformers, sharing its parameters.
 
         settings: of `GatelmConfig`, such as `eos_token_id`.
         """
@@ -171,7 +178,7 @@ class GatelmForCausalLM(PreTrainedModel, GenerationMixin):
         output_loading_info: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """As in transformers, but weights that are missing or left over are an error.
+        """Load as transformers does, but missing or unexpected weights are an error.
 
         Raises:
             ConfigError: when the weights do not fit the config, or a file is damaged.
@@ -194,7 +201,7 @@ class GatelmForCausalLM(PreTrainedModel, GenerationMixin):
         state_dict: Mapping[str, Tensor] | None = None,
         **kwargs: Any,
     ) -> None:
-        """As in transformers, with the decoder's parameter names."""
+        """Save as transformers does, with the decoder's parameter names."""
         offloaded = {"cpu", "disk"} & set(getattr(self, "hf_device_map", {}).values())
         if not getattr(self, "_hf_peft_config_loaded", False) and not offloaded:
             tensors = self.state_dict() if state_dict is None else state_dict
@@ -209,7 +216,7 @@ class GatelmForCausalLM(PreTrainedModel, GenerationMixin):
 
     @torch.no_grad()
     def initialize_weights(self) -> None:
-        """`nn.init` for the parameters that hold no loaded values, seeded by torch's generator."""
+        """Initialise parameters without loaded values by `nn.init` and torch's generator."""
         parameters = dict(self.model.named_parameters())
         loaded = {n: p for n, p in parameters.items() if getattr(p, "_is_hf_initialized", False)}
         if len(loaded) == len(parameters) or any(p.is_meta for p in parameters.values()):
@@ -222,14 +229,15 @@ class GatelmForCausalLM(PreTrainedModel, GenerationMixin):
             parameter._is_hf_initialized = True  # pyright: ignore[reportAttributeAccessIssue]
 
     def get_output_embeddings(self) -> nn.Module | None:
-        """The head of its own; None where the embedding serves."""
+        """Return the head; None if it is tied to the embedding."""
         return self.model.head
 
     def set_output_embeddings(self, new_embeddings: nn.Module) -> None:
+        """Replace the head."""
         self.model.head = new_embeddings  # pyright: ignore[reportAttributeAccessIssue]
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
-        """As in transformers; the model's config follows."""
+        """Resize as transformers does, and change the model's config accordingly."""
         embedding = super().resize_token_embeddings(*args, **kwargs)
         self.model.cfg = self.config.model_config
         return embedding
@@ -246,7 +254,7 @@ class GatelmForCausalLM(PreTrainedModel, GenerationMixin):
         output_hidden_states: bool | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Logits (B,T,V), and the loss when there are labels (shifted here, -100 ignored).
+        """Compute logits (B,T,V), and the loss if there are labels (shifted here, -100 ignored).
 
         attention_mask: (B,S), 0 at padding, cached tokens included; padding may stand between
             tokens where all layers are softmax attention over all keys.
@@ -296,7 +304,7 @@ class GatelmForCausalLM(PreTrainedModel, GenerationMixin):
         return output.to_tuple() if return_dict is False else output
 
     def generate(self, inputs: Tensor | None = None, *args: Any, **kwargs: Any) -> Any:
-        """As in transformers; padding on the right is moved to the left of each row first."""
+        """Generate as transformers does, after moving padding to the left of each row."""
         tokens = kwargs.pop("input_ids", None) if inputs is None else inputs
         mask = kwargs.get("attention_mask")
         padded = mask is not None and mask.dim() == 2 and bool((mask[:, -1] == 0).any())
@@ -305,7 +313,7 @@ class GatelmForCausalLM(PreTrainedModel, GenerationMixin):
         return GenerationMixin.generate(self, tokens, *args, **kwargs)  # pyright: ignore
 
     def _cache(self, given: Cache | None, use_cache: bool | None) -> Cache | None:
-        """The cache to fill: none while activations are recomputed, which would fill it twice."""
+        """Return the cache to fill; None if activations are recomputed, which fills it twice."""
         if self.training and torch.is_grad_enabled():
             recomputing = any(layer.gradient_checkpointing for layer in self.model.layers)
             return None if recomputing else given

@@ -21,12 +21,12 @@ from gatelm.nn.shapes import Bool, Float, Tensor
 
 NAME = "gatelm_show"
 BLOCK_ELEMENTS = 1 << 22
-"""Scores that exist at a time where the library's kernel cannot be used."""
+"""Largest number of scores in memory where transformers' kernel cannot be used."""
 
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """One call: heads as the library lays them out, (B,N,T,H); mask True where a key is seen.
+    """One call of attention: heads (B,N,T,H) as in transformers; mask True where a key is seen.
 
     unknown: names of tensors that the family passes beside these, whose meaning is not known here.
     """
@@ -47,7 +47,7 @@ class Seen:
 HARMLESS = frozenset(
     {"position_ids", "cache_position", "cu_seq_lens_q", "cu_seq_lens_k", "position_bias"}
 )
-"""Tensors that say nothing new to a kernel that has the mask; a bias is dealt with apart."""
+"""Arguments that add nothing for a kernel that has the mask; a bias is handled separately."""
 
 Shown = Callable[[Seen], Tensor | None]
 """Called before the attention is computed; returns values to use instead, or None."""
@@ -59,7 +59,7 @@ _listeners: list[tuple[Shown, Computed]] = []
 
 @contextmanager
 def showing(shown: Shown, computed: Computed) -> Iterator[None]:
-    """Call these for every attention in the block."""
+    """Call these functions for every attention in the block."""
     _listeners.append((shown, computed))
     try:
         yield
@@ -69,7 +69,7 @@ def showing(shown: Shown, computed: Computed) -> Iterator[None]:
 
 @contextmanager
 def implementation(model: PreTrainedModel, name: str) -> Iterator[None]:
-    """Run a model under an attention implementation, and put its own back."""
+    """Run a model under an attention implementation, then restore its own."""
     configs = {id(m.config): m.config for m in model.modules() if isinstance(m, PreTrainedModel)}
     before = {key: config._attn_implementation for key, config in configs.items()}
     try:
@@ -157,7 +157,7 @@ def attend(seen: Seen) -> Float[Tensor, "B T N V"]:
 
 
 def visible_keys(seen: Seen, start: int, stop: int) -> Bool[Tensor, "b 1 t S"] | None:
-    """True where the queries start..stop see a key; None when they see all."""
+    """Mark the keys that the queries start..stop see; None if they see all."""
     if seen.mask is not None:
         return seen.mask[:, :, start:stop]
     if not seen.causal:
@@ -169,7 +169,7 @@ def visible_keys(seen: Seen, start: int, stop: int) -> Bool[Tensor, "b 1 t S"] |
 
 
 def window_of(mask: Bool[Tensor, "b 1 T S"]) -> int | None:
-    """The w of a mask in which query i sees exactly the keys 0 <= i - j < w (T for all before it).
+    """Return the w of a mask in which query i sees the keys 0 <= i - j < w (T: all before it).
 
     None when the mask is none of these.
     """

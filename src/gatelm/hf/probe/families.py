@@ -1,4 +1,4 @@
-"""Which model types have a gate on the attention output, and how their weights pack it.
+"""The model types with a gate on the attention output, and how their weights pack it.
 
 Recognised by `model_type`, never by shape: two layouts of a packed q_proj have the same shape, and
 the wrong one reads numbers that look right.
@@ -18,12 +18,12 @@ from gatelm.config import ConfigError
 from gatelm.nn.shapes import Bool, Float, Tensor
 
 SITE = "sdpa"
-"""All known families gate the heads' outputs, before W_o."""
+"""Site of the gate in all known families: the heads' outputs, before W_o."""
 
 
 @dataclass(frozen=True)
 class GateLayout:
-    """Where the logits of a family's gate are made, and what becomes of them.
+    """Layout of a family's gate: where its logits are made, and how they are used.
 
     module: of the projection, below the attention module. packing: per_query_head: rows are
     [query | gate] of each query head (Qwen3-Next); per_kv_group: [queries | gates] of each group
@@ -81,14 +81,14 @@ GATED: Mapping[str, GateLayout | Callable[[Any], GateLayout | None]] = {
     "bailing_hybrid": GateLayout("g_proj", granularity="head", precision="float32"),
     "dots3_note_text": GateLayout("g_proj", granularity="head"),
 }
-"""By model_type of the text config."""
+"""Layouts of gates by the model_type of the text config."""
 
 OWN_GATES_UNREAD = {
     "axk2": "its gate reads the low-rank query latents",
     "dory": "its gate has a learned scale and a norm after it",
     "minimax": "its gate is on the linear-attention layers",
 }
-"""Gated in a way that is not read, and how."""
+"""Families with gates that are not read, and the form of these gates."""
 
 _UNGATED = """
 apertus arcee biogpt bitnet bloom codegen cohere cohere2 ctrl dbrx deepseek_v2 deepseek_v3
@@ -107,7 +107,7 @@ LINEAR_GATES = frozenset(
 
 
 def gate_layout(config: Any) -> GateLayout | None:
-    """The layout of the model type's gate; None for a type without one, or that is not known."""
+    """Return the layout of a model type's gate; None for a type without one, or an unknown type."""
     if layout := paper_layout(config):
         return layout
     entry = GATED.get(config.model_type)
@@ -115,7 +115,7 @@ def gate_layout(config: Any) -> GateLayout | None:
 
 
 def paper_layout(config: Any) -> GateLayout | None:
-    """The layout of the release of arXiv 2505.06708, by its config keys; headwise wins there."""
+    """Return the layout of the release of arXiv 2505.06708; headwise goes first, as in its code."""
     if getattr(config, "headwise_attn_output_gate", False):
         return GateLayout("q_proj", packing="per_kv_group", granularity="head")
     if getattr(config, "elementwise_attn_output_gate", False):
@@ -124,7 +124,7 @@ def paper_layout(config: Any) -> GateLayout | None:
 
 
 def gate_note(config: Any) -> str | None:
-    """What is not known about the gates of a model type, in a sentence."""
+    """Say in a sentence what is not known about the gates of a model type."""
     kind = config.model_type
     if kind in OWN_GATES_UNREAD:
         return f"{kind} has gates that are not shown: {OWN_GATES_UNREAD[kind]}"
@@ -137,7 +137,7 @@ def gate_note(config: Any) -> str | None:
 
 @dataclass(frozen=True)
 class HeadShape:
-    """Query heads, key/value heads, the width of a query head and of an output head."""
+    """Numbers of query and key/value heads, and widths of a query head and of an output head."""
 
     num_heads: int
     num_kv_heads: int
@@ -146,7 +146,7 @@ class HeadShape:
 
 
 class GateReader:
-    """The scores of one attention module's gate, from and to its projection's output."""
+    """Reader of one attention module's gate: from its projection's output to scores, and back."""
 
     def __init__(self, layout: GateLayout, attention: nn.Module, shape: HeadShape, where: str):
         self.layout, self.shape = layout, shape
@@ -170,7 +170,7 @@ class GateReader:
         self._bias = getattr(attention, layout.bias) if layout.bias else None
 
     def scores(self, projected: Float[Tensor, "B T O"]) -> Float[Tensor, "B T N W"]:
-        """Activated scores, from the projection's output."""
+        """Compute activated scores from the projection's output."""
         logits = projected[..., self._is_gate] if self.layout.packing != "own" else projected
         logits = logits.unflatten(-1, (self.shape.num_heads, self._width))
         if self._bias is not None:
@@ -182,7 +182,7 @@ class GateReader:
     def replaced(
         self, projected: Float[Tensor, "B T O"], scores: Float[Tensor, "B T N W"]
     ) -> Float[Tensor, "B T O"]:
-        """The projection's output that makes the family's own code arrive at `scores`.
+        """Return the projection's output from which the family's own code computes `scores`.
 
         Raises:
             ValueError: for scores that the activation cannot give.
@@ -218,7 +218,7 @@ class GateReader:
 def _gate_rows(
     layout: GateLayout, shape: HeadShape, width: int, device: torch.device
 ) -> Bool[Tensor, "O"]:
-    """Which rows of the projection are gate rows, head by head in order."""
+    """Return the indices of the projection's gate rows, head by head in order."""
     if layout.packing == "own":
         return torch.ones(shape.num_heads * width, dtype=torch.bool, device=device)
     units = shape.num_heads if layout.packing == "per_query_head" else shape.num_kv_heads

@@ -28,7 +28,7 @@ RECURRENT = frozenset(("linear_attention", "mamba", "conv", "hybrid", "recurrent
 
 
 def hand_over(probe: Probe) -> Handover:
-    """The model behind a probe, ready to have its attention computed elsewhere.
+    """Return the model behind a probe, with its attention ready to be computed by a kernel.
 
     Raises:
         ValueError: for a model whose cache cannot be moved, with the reason.
@@ -41,7 +41,7 @@ def hand_over(probe: Probe) -> Handover:
 
 
 class HFHandover:
-    """A model of transformers that calls an attention function.
+    """Handover of a model of transformers that calls an attention function.
 
     Raises:
         ValueError: for a layer that attends in chunks, whose mask no cache of this kind has, and
@@ -65,10 +65,11 @@ class HFHandover:
 
     @property
     def device(self) -> torch.device:
+        """Device of the model."""
         return self._probe.device
 
     def inverse_frequencies(self) -> Sequence[Float[Tensor, " R"]]:
-        """Buffers of its rotary modules, one or more a module."""
+        """Return the buffers of the rotary modules, one or more per module."""
         return [
             buffer.detach().clone()
             for name, buffer in body_of(self._probe.model).named_buffers()
@@ -84,12 +85,12 @@ class HFHandover:
             return body_of(model)(input_ids=tokens, position_ids=positions, use_cache=False)[0]
 
     def logits(self, hidden: Float[Tensor, "*B D"]) -> Float[Tensor, "*B V"]:
-        """Logits of some states."""
+        """Return the logits of some states."""
         return self._probe.logits(hidden)
 
     @contextmanager
     def _handed_over(self, kernel: Kernel) -> Iterator[None]:
-        """Layers are counted as they begin, like the probe's."""
+        """Compute attention by `kernel` in the block; layers are counted as they begin."""
         layer = -1
 
         def begin(module: nn.Module, args: Any) -> None:
@@ -120,7 +121,7 @@ class HFHandover:
             yield
 
     def _window_of(self, layer: int, options: Any) -> int | None:
-        """Keys that a query of the layer sees, as its call says; None for all before it."""
+        """Return the window of the layer's call in tokens; None for all keys before the query."""
         window = options.get("sliding_window")
         kind = self._kinds[layer] if self._kinds and layer < len(self._kinds) else None
         if window is None and kind == "sliding_attention":

@@ -1,4 +1,4 @@
-"""Any causal language model of transformers as a probe: its inside, without converting its weights.
+"""A probe of any causal language model of transformers, without converting its weights.
 
 Attention is read where the library calls an attention function (q, k, v of every layer, without
 weights); a family that computes attention by itself is run with its eager code, whose matrices are
@@ -59,31 +59,37 @@ class HFProbe:
 
     @property
     def vocab_size(self) -> int:
+        """Number of rows of the vocabulary."""
         return int(self.model.config.get_text_config().vocab_size)
 
     @property
     def unread(self) -> Mapping[int, str]:
-        """Layers whose attention cannot be read, and why."""
+        """The layers whose attention cannot be read, each with the reason."""
         return dict(sorted(self._unread.items()))
 
     @property
     def attention_layers(self) -> tuple[int, ...]:
+        """Indices of the layers whose attention can be read."""
         return tuple(index for index in range(self.num_layers) if index not in self._unread)
 
     @property
     def gate_sites(self) -> Mapping[int, tuple[str, ...]]:
+        """Sites of the readable gates by layer."""
         return dict.fromkeys(self.gates, (SITE,))
 
     @property
     def parameters(self) -> int:
+        """Number of parameters."""
         return sum(parameter.numel() for parameter in self.model.parameters())
 
     @property
     def dtype(self) -> torch.dtype:
+        """Dtype of the weights."""
         return next(p.dtype for p in self.model.parameters() if p.is_floating_point())
 
     @property
     def device(self) -> torch.device:
+        """Device of the model."""
         return next(self.model.parameters()).device
 
     def observe(
@@ -92,7 +98,7 @@ class HFProbe:
         documents: Int[Tensor, "B T"] | None = None,
         observer: Observer | None = None,
     ) -> Float[Tensor, "B T D"]:
-        """Run the model; hidden states after the final norm. See `Probe.observe`."""
+        """Run the model and return the states after the final norm; see `Probe.observe`."""
         check_length(self.model, tokens.shape[1])
         rows = DocumentRows(tokens, documents)
         mask = AttentionMask(tokens.shape[1], tokens.shape[1], documents, tokens.device)
@@ -104,7 +110,7 @@ class HFProbe:
         return rows.outward(output[0])
 
     def logits(self, hidden: Float[Tensor, "*B D"]) -> Float[Tensor, "*B V"]:
-        """Logits, through the model's own head and what it does with them (cap, scale)."""
+        """Return logits through the model's own head, with its cap or scale."""
         with evaluation(self.model):
             flat = self._logits(hidden.reshape(1, -1, hidden.shape[-1]))
         return flat.view(*hidden.shape[:-1], flat.shape[-1])

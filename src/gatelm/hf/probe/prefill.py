@@ -1,4 +1,4 @@
-"""Models of transformers that read a long text in chunks; `prefill_of` takes any probe."""
+"""Prefill for models of transformers, in chunks; `prefill_of` takes any probe."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MOVING = ("dynamic", "longrope")
 
 
 def prefill_of(probe: Probe) -> Prefill:
-    """The model behind a probe, ready to read in chunks.
+    """Return the model behind a probe, ready to read in chunks.
 
     Raises:
         ConfigError: for a model without a cache.
@@ -52,7 +52,7 @@ def open_prefill(
     dtype: str = "float32",
     unknown_tensors: UnknownTensors = "refuse",
 ) -> tuple[Prefill, Tokenizer, frozenset[int]]:
-    """The model at `where` (see `hf.load.open_model`), its tokenizer, and what ends its texts.
+    """Open the model at `where` (see `hf.load.open_model`), its tokenizer, and its end tokens.
 
     Raises:
         ConfigError: when it cannot be opened, has no tokenizer, or no cache.
@@ -69,7 +69,7 @@ def open_prefill(
 
 
 class HFPrefill:
-    """A model of transformers with its own cache."""
+    """Prefill of a model of transformers with its own cache."""
 
     def __init__(self, probe: HFProbe):
         self._probe, self.name, self.vocab_size = probe, probe.name, probe.vocab_size
@@ -80,10 +80,11 @@ class HFPrefill:
 
     @property
     def device(self) -> torch.device:
+        """Device of the model."""
         return self._probe.device
 
     def begin(self, num_tokens: int) -> DynamicCache:
-        """An empty cache.
+        """Return an empty cache.
 
         Positions that move with the length remember the longest text so far; reading one token
         makes them forget it.
@@ -101,12 +102,12 @@ class HFPrefill:
             return body(input_ids=tokens.to(self.device), use_cache=True, **cache)[0]
 
     def logits(self, hidden: Float[Tensor, "*B D"]) -> Float[Tensor, "*B V"]:
-        """Logits of some states."""
+        """Return the logits of some states."""
         return self._probe.logits(hidden)
 
     @contextmanager
     def _fast(self) -> Iterator[None]:
-        """Families that call an attention function get one made for chunks."""
+        """Give families that call an attention function one made for chunks, for the block."""
         if not self._calls_a_function:
             yield
             return
@@ -115,7 +116,7 @@ class HFPrefill:
 
 
 def _cache_argument(body: nn.Module) -> str:
-    """transformers renamed it in 5.24."""
+    """Return the name of the cache's argument, which transformers renamed in 5.24."""
     known = inspect.signature(body.forward).parameters
     found = [name for name in ("cache", "past_key_values") if name in known]
     if not found:

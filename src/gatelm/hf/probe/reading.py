@@ -29,13 +29,13 @@ NO_WINDOW = "its mask is neither causal nor a sliding window"
 
 
 class HookedModel(Protocol):
-    """What a reading needs of the probe that it serves; `HFProbe` has it."""
+    """The attributes of a probe that a reading needs; `HFProbe` has them."""
 
     model: PreTrainedModel
     blocks: list[nn.Module]
-    """The decoder's blocks."""
+    """Blocks of the decoder."""
     layers: list[LayerFacts]
-    """What is known of each layer, in the order in which they run."""
+    """Facts about each layer, in the order of execution."""
     gates: dict[int, GateReader]
     """The readable gates by layer."""
     implementation: str
@@ -43,7 +43,7 @@ class HookedModel(Protocol):
 
     @property
     def unread(self) -> Mapping[int, str]:
-        """Layers whose attention cannot be read, and why."""
+        """The layers whose attention cannot be read, each with the reason."""
         ...
 
     def lose(self, layer: int, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""Documents as rows of their own: what every model of transformers computes rightly.
+"""Documents as rows of their own, a form that every model of transformers computes rightly.
 
 Models disagree about packed documents, padding on the left, and positions next to padding; hybrids
 with recurrent layers leak across documents. So each document becomes a row that starts at index 0
@@ -14,7 +14,7 @@ from gatelm.nn.shapes import Float, Int, Tensor
 
 
 class DocumentRows:
-    """The documents of a batch, one a row, and the way there and back."""
+    """Map between a batch and rows that hold one document each."""
 
     def __init__(self, tokens: Int[Tensor, "B T"], documents: Int[Tensor, "B T"] | None):
         self.batch, self.num_tokens = tokens.shape
@@ -35,11 +35,11 @@ class DocumentRows:
 
     @property
     def row_length(self) -> int:
-        """Tokens of the longest document, which every row has."""
+        """Number of tokens in a row: those of the longest document."""
         return self.num_tokens if self._index is None else self.row_tokens
 
     def inward(self, x: Float[Tensor, "B T *rest"]) -> Float[Tensor, "R t *rest"]:
-        """From the batch's layout to rows; zeros after the end of a row."""
+        """Move values from the batch's layout to rows, with zeros after the end of a document."""
         if self._index is None:
             return x
         out = x.new_zeros(self.num_rows * self.row_tokens, *x.shape[2:])
@@ -47,7 +47,7 @@ class DocumentRows:
         return out.view(self.num_rows, self.row_tokens, *x.shape[2:])
 
     def outward(self, x: Float[Tensor, "R t *rest"]) -> Float[Tensor, "B T *rest"]:
-        """From rows to the batch's layout; zeros at padding."""
+        """Move values from rows to the batch's layout, with zeros at padding."""
         if self._index is None:
             return x
         out = x.new_zeros(self.batch * self.num_tokens, *x.shape[2:])
@@ -55,7 +55,7 @@ class DocumentRows:
         return out.view(self.batch, self.num_tokens, *x.shape[2:])
 
     def outward_weights(self, weights: Float[Tensor, "R N t t"]) -> Float[Tensor, "B N T T"]:
-        """Attention weights of rows in the batch's layout; zeros between documents."""
+        """Move attention weights from rows to the batch's layout, with zeros between documents."""
         if self._index is None:
             return weights
         size = (self.batch, weights.shape[1], self.num_tokens, self.num_tokens)
@@ -71,5 +71,5 @@ class DocumentRows:
 
 
 def _is_plain(documents: Int[Tensor, "B T"]) -> bool:
-    """One document a row and no padding."""
+    """Whether every row is one document without padding."""
     return bool((documents == documents[:, :1]).all() and (documents[:, 0] != PADDING).all())

@@ -1,4 +1,4 @@
-"""Where a model of transformers keeps its parts: found by what they are and do."""
+"""The parts of a model of transformers, found by their types and behaviour."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OUTPUT_PROJECTIONS = (
 
 
 def body_of(model: PreTrainedModel) -> nn.Module:
-    """The model without its head: what returns the final normed states first.
+    """Return the model without its head: the module whose first output is the final normed states.
 
     Raises:
         ConfigError: when it is not found.
@@ -40,7 +40,7 @@ def body_of(model: PreTrainedModel) -> nn.Module:
 
 
 def decoder_blocks(model: PreTrainedModel) -> list[nn.Module]:
-    """The outermost layers of the language model, in the order of their definition.
+    """Return the outermost layers of the language model, in the order of their definition.
 
     Raises:
         ConfigError: when none are found.
@@ -56,7 +56,7 @@ def decoder_blocks(model: PreTrainedModel) -> list[nn.Module]:
 
 
 def learned_positions(model: PreTrainedModel) -> int | None:
-    """The tokens that a model with learned positions can read; None without them."""
+    """Return the number of tokens that learned positions allow; None without such positions."""
     stated = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     for name, module in model.named_modules():
         part = name.rpartition(".")[2]
@@ -81,14 +81,14 @@ def check_length(model: PreTrainedModel, num_tokens: int) -> None:
 
 
 def _members_of_lists(body: nn.Module, model: PreTrainedModel) -> tuple[type, ...]:
-    """Types of the members of lists as long as the model is deep."""
+    """Return the types of the members of module lists that are as long as the model is deep."""
     depth = getattr(model.config.get_text_config(), "num_hidden_layers", None)
     lists = [m for m in body.modules() if isinstance(m, nn.ModuleList) and len(m) == depth]
     return tuple({type(member) for members in lists[:1] for member in members})
 
 
 def output_projection(attention: nn.Module) -> nn.Module | None:
-    """W_o of an attention module; None when it has no usual name."""
+    """Return the W_o of an attention module; None if it has no usual name."""
     for name in OUTPUT_PROJECTIONS:
         try:
             found = attention.get_submodule(name)
@@ -100,19 +100,19 @@ def output_projection(attention: nn.Module) -> nn.Module | None:
 
 
 def first_tensor(output: Any) -> Tensor:
-    """The hidden states in a layer's output, which may be a tuple."""
+    """Return the hidden states in a layer's output, which may be a tuple."""
     tensor = output if isinstance(output, Tensor) else output[0]
     assert isinstance(tensor, Tensor)
     return tensor
 
 
 def with_first(output: Any, tensor: Tensor) -> Any:
-    """A layer's output with other hidden states."""
+    """Replace the hidden states in a layer's output."""
     return tensor if isinstance(output, Tensor) else type(output)((tensor, *output[1:]))
 
 
 def attention_matrix(output: Any, num_tokens: int) -> Tensor | None:
-    """The softmax weights (R,N,t,t) in an eager attention module's output, by their properties."""
+    """Find the softmax weights (R,N,t,t) in an eager attention module's output."""
     if not isinstance(output, (tuple, list)):
         return None
     for part in output:
@@ -127,14 +127,14 @@ def attention_matrix(output: Any, num_tokens: int) -> Tensor | None:
 
 
 def input_states(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    """The hidden states among a layer's arguments."""
+    """Return the hidden states among a layer's arguments."""
     return args[0] if args else kwargs["hidden_states"]
 
 
 def with_input_states(
     args: tuple[Any, ...], kwargs: dict[str, Any], tensor: Tensor
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """A layer's arguments with other hidden states."""
+    """Replace the hidden states among a layer's arguments."""
     return ((tensor, *args[1:]), kwargs) if args else (args, {**kwargs, "hidden_states": tensor})
 
 

@@ -26,7 +26,7 @@ from gatelm.hf.probe.structure import (
 from gatelm.nn.shapes import Float, Tensor
 
 NUM_TOKENS = 13
-"""Of the text that a model is surveyed with: no usual number of heads or channels."""
+"""Number of tokens in the survey's text, unlike any usual number of heads or channels."""
 
 TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-6}
 """Allowed relative difference of a layer's attention between two attention functions that get the
@@ -39,7 +39,7 @@ Logits = Callable[[Float[Tensor, "1 n D"]], Float[Tensor, "1 n V"]]
 
 @dataclass
 class LayerFacts:
-    """One layer, in the order of execution.
+    """Facts about one layer.
 
     attention: the module that computes softmax attention, None without one. shape: its heads; all
     but `num_heads` is a guess where its calls are not seen. unread: why its attention cannot be
@@ -54,7 +54,7 @@ class LayerFacts:
 
 @dataclass
 class Survey:
-    """How to run a model (`implementation`), and what its layers are."""
+    """Result of a survey: the attention `implementation` to use, and facts about the layers."""
 
     implementation: str
     layers: list[LayerFacts]
@@ -63,7 +63,7 @@ class Survey:
 
 @dataclass
 class _Run:
-    """What a short run showed, by layer in the order of execution.
+    """Observations of a short run, by layer in the order of execution.
 
     inputs: hidden states that enter a block. outputs: first tensor of every module in it.
     """
@@ -152,7 +152,7 @@ def _run(
 
 
 def _tokens(model: PreTrainedModel) -> Tensor:
-    """Different ordinary tokens, and no padding id, which some embeddings treat apart."""
+    """Choose different ordinary tokens without padding, which some embeddings treat specially."""
     config = model.config.get_text_config()
     count = int(config.vocab_size)
     ids = [(7 + 31 * i) % count for i in range(2 * NUM_TOKENS)]
@@ -161,7 +161,7 @@ def _tokens(model: PreTrainedModel) -> Tensor:
 
 
 def _agree(shown: _Run, eager: _Run) -> bool:
-    """Whether every softmax layer was seen, and computed what the eager function computes."""
+    """Whether every softmax layer was seen, and agrees with the eager function."""
     if len(shown.blocks) != len(eager.blocks) or not any(shown.calls):
         return False
     for layer, calls in enumerate(shown.calls):
@@ -227,7 +227,7 @@ def _no_softmax(model: PreTrainedModel, index: int) -> str:
 
 
 def reason_unreadable(seen: Seen) -> str | None:
-    """Why a call cannot be described by q, k, a window, a cap and sinks."""
+    """Say why a call cannot be described by q, k, a window, a cap and sinks; None if it can."""
     if seen.has_bias:
         return "a bias is added to its scores"
     if seen.mask is None and not seen.causal:
@@ -238,7 +238,7 @@ def reason_unreadable(seen: Seen) -> str | None:
 
 
 def head_of(model: PreTrainedModel, hidden: Tensor) -> Logits:
-    """A function from final states to logits that agrees with the model's own forward."""
+    """Return a function from final states to logits that agrees with the model's forward."""
     tokens = _tokens(model)
     with evaluation(model), implementation(model, "eager"):
         expected = model(input_ids=tokens, use_cache=False).logits
@@ -283,7 +283,7 @@ def _replaced(body: nn.Module, states: Tensor) -> Iterator[None]:
 
 
 class _Given:
-    """Stands for the output of a model's body."""
+    """Stand-in for the output of a model's body."""
 
     def __init__(self, states: Tensor):
         self.last_hidden_state = states

@@ -1,4 +1,4 @@
-"""A tokenizer of transformers, or of this package, as what analysis needs of one."""
+"""Adapters that give analysis one interface to tokenizers of transformers and of this package."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gatelm.data.tokenizer import Coverage, Tokenizer, coverage, unused_ids
 
 
 def coverage_of(tokenizer: TextTokenizer, texts: Iterable[str]) -> Coverage:
-    """What a model's tokenizer loses of some texts; tokenizers in Python are not measured."""
+    """Count what a model's tokenizer loses of some texts; empty for tokenizers in Python."""
     if isinstance(tokenizer, GatelmTokenizer):
         return tokenizer.inner.coverage(texts)
     backend = getattr(getattr(tokenizer, "inner", None), "backend_tokenizer", None)
@@ -22,7 +22,7 @@ def coverage_of(tokenizer: TextTokenizer, texts: Iterable[str]) -> Coverage:
 def checked_coverage(
     tokenizer: TextTokenizer, texts: Iterable[str], limit: float, where: str
 ) -> Coverage:
-    """The same, with a warning above zero.
+    """Measure `coverage_of`, and warn if anything is lost.
 
     Raises:
         DataError: when more than `limit` is lost; see `Coverage.check`.
@@ -33,7 +33,7 @@ def checked_coverage(
 
 
 class HFTokenizer:
-    """Text to ids without special tokens; `adds_bos` is what the tokenizer does by itself."""
+    """A tokenizer of transformers; `adds_bos`: whether it adds BOS by itself."""
 
     def __init__(self, inner: PreTrainedTokenizerBase):
         self.inner = inner
@@ -43,20 +43,20 @@ class HFTokenizer:
         self.adds_bos = self.bos_id is not None and list(ids)[:1] == [self.bos_id]
 
     def encode(self, text: str) -> list[int]:
-        """Ids; special tokens that the text spells out are read as such."""
+        """Encode a text; special tokens that the text spells out become their ids."""
         ids: Any = self.inner(text, add_special_tokens=False, verbose=False)["input_ids"]
         return list(ids)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of some ids, special tokens written out."""
+        """Decode ids into text, with special tokens written out."""
         return str(self.inner.decode(list(ids)))
 
     def unused_ids(self, vocab_size: int) -> list[int]:
-        """The rows of a vocabulary that have no token."""
+        """Return the rows of a vocabulary that have no token."""
         return unused_ids(self.inner.get_vocab().values(), vocab_size)
 
     def display(self, ids: Sequence[int]) -> list[str]:
-        """One readable string an id; a byte that is no character alone shows as U+FFFD."""
+        """Return a readable string per id; a byte that is no character alone shows as U+FFFD."""
         return [str(self.inner.decode([i])) for i in ids]
 
 
@@ -68,17 +68,17 @@ class GatelmTokenizer:
         self.bos_id: int | None = inner.bos_id
 
     def encode(self, text: str) -> list[int]:
-        """Ids, without BOS."""
+        """Encode a text, without BOS."""
         return self.inner.encode(text).tolist()
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of some ids, special tokens left out."""
+        """Decode ids into text, leaving out special tokens."""
         return self.inner.decode(ids)
 
     def unused_ids(self, vocab_size: int) -> list[int]:
-        """The rows of a vocabulary that have no token."""
+        """Return the rows of a vocabulary that have no token."""
         return self.inner.unused_ids(vocab_size)
 
     def display(self, ids: Sequence[int]) -> list[str]:
-        """One readable string an id."""
+        """Return a readable string per id."""
         return self.inner.display(ids)

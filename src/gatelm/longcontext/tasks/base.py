@@ -1,4 +1,4 @@
-"""What a retrieval task is: a draft of a text, to be filled up to an exact number of tokens."""
+"""Retrieval tasks as drafts of texts, which are filled up to an exact number of tokens."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Match = Literal["all", "number"]
 (arXiv 2404.06654). number: whether the answer's first number is the reference."""
 
 DEPTHS = tuple(round(100 * i / 39) for i in range(40))
-"""Depths in percent at which needles are put that no one asks to put elsewhere (2404.06654)."""
+"""Default depths of needles in percent (arXiv 2404.06654)."""
 
 
 class Pieces:
-    """A text in pieces to ids, so that the ids of the pieces are those of the text.
+    """Encoder of a text in pieces, such that the ids of the pieces are those of the whole text.
 
     A piece begins with white space, where tokenizers cut a text. It is encoded behind a letter,
     since some tokenizers put a space in front of whatever they are given.
@@ -33,16 +33,16 @@ class Pieces:
 
     @property
     def front(self) -> Ids:
-        """BOS, for models that are used to it."""
+        """The ids before a text: BOS, for models that expect it."""
         bos = self.tokenizer.bos_id
         return (bos,) if self.tokenizer.adds_bos and bos is not None else ()
 
     def first(self, text: str) -> Ids:
-        """The ids of a text's first piece."""
+        """Encode a text's first piece."""
         return tuple(int(i) for i in self.tokenizer.encode(text))
 
     def next(self, text: str) -> Ids:
-        """The ids of a piece that begins with white space."""
+        """Encode a piece that begins with white space."""
         if text not in self._known:
             ids, count = self.first("a" + text), len(self._anchor)
             self._known[text] = ids[count:] if ids[:count] == self._anchor else self.first(text)
@@ -78,7 +78,7 @@ class Draft:
 
 @dataclass(frozen=True)
 class Setting:
-    """What a task may use beside its random numbers.
+    """Inputs of a task beside its random numbers.
 
     length_tokens: of text and answer. depth: percent, where a place is asked for. essays: texts
     for the haystacks that are made of prose.
@@ -104,7 +104,7 @@ class RetrievalTask:
 
 @dataclass(frozen=True)
 class Sample:
-    """One text. len(tokens) + answer_tokens is exactly the length that was asked for."""
+    """One sample; len(tokens) + answer_tokens is exactly the requested length."""
 
     task: str
     length_tokens: int
@@ -117,7 +117,7 @@ class Sample:
     match: Match
 
     def score(self, answer: str) -> float:
-        """From 0 to 1; see `Match`."""
+        """Score an answer from 0 to 1; see `Match`."""
         if self.match == "number":
             found = re.search(r"\d+", answer)
             return float(found is not None and found[0] == self.references[0])

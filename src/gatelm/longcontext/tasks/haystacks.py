@@ -1,4 +1,4 @@
-"""Sentences without an end, to hide something in."""
+"""Haystacks: endless sentences in which needles are hidden."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _SENTENCE = re.compile(r"\S.*?[.!?](?=\s)|\S.*", re.DOTALL)
 
 
 def noise(pieces: Pieces) -> Iterator[Ids]:
-    """The same five sentences, again and again."""
+    """Yield the same five sentences repeatedly."""
     return cycle([pieces.next(sentence) for sentence in NOISE])
 
 
 def prose(essays: Sequence[str], start: int) -> Haystack:
-    """The sentences of texts one after another, from the beginning of text `start` on, endless.
+    """Yield the sentences of all texts in turn, endlessly, from the beginning of text `start`.
 
     White space of all kinds becomes single spaces, and characters outside ASCII are left out.
     """
@@ -38,7 +38,7 @@ def prose(essays: Sequence[str], start: int) -> Haystack:
 
 
 def needles(sentence: Callable[[Random], str], seed: float) -> Haystack:
-    """Sentences like the one to be found, with other keys and values."""
+    """Yield sentences like the needle, with other keys and values."""
 
     def sentences(pieces: Pieces) -> Iterator[Ids]:
         rng = Random(seed)

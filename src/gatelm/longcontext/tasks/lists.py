@@ -16,14 +16,14 @@ EXAMPLE_FROM_TOKENS = 4096
 """Texts this long begin with a small solved example, and their common words come 30 times, the
 others 3 times; shorter ones have no example, and their words come 6 times and once."""
 ALPHA = 2.0
-"""Of the zeta distribution of frequent words."""
+"""Exponent of the zeta distribution of frequent words."""
 CODED_WORDS, CODED_LETTERS = 2000, 6
 DOTS = "......"
 """The most frequent coded word, which does not count."""
 
 
 def variable_tracking(rng: Random, setting: Setting) -> Draft:
-    """One chain: a variable has a value, and four more have it from one another."""
+    """Task of one chain: a variable has a value, and four more variables are copies of it."""
     value, names, statements = _chain(rng)
     depths = sorted(rng.choice(DEPTHS) for _ in statements)
     example = ""
@@ -64,7 +64,7 @@ def _chain_example(rng: Random) -> str:
 
 
 def common_words(rng: Random, setting: Setting) -> Draft:
-    """Ten words that come more often than the others of a numbered list."""
+    """Task of the ten words that occur more often than the others in a numbered list."""
     long = setting.length_tokens >= EXAMPLE_FROM_TOKENS
     words = compounds(rng, 10**9)
     example, words = (_words_example(rng, words[:40]), words[40:]) if long else ("", words)
@@ -104,7 +104,7 @@ _WORDS_QUESTION = (
 
 
 def _entry(pieces: Pieces, place: int, word: str) -> Ids:
-    """Number and word are pieces of their own, so that a list has the same length in any order."""
+    """Encode a list entry; number and word are separate pieces, so order does not change length."""
     return (*pieces.next(f" {place}."), *pieces.next(f" {word}"))
 
 
@@ -117,7 +117,7 @@ def _words_example(rng: Random, words: Sequence[str]) -> str:
 
 
 def frequent_words(rng: Random, setting: Setting) -> Draft:
-    """The three most frequent words of a coded text, whose frequencies are k^-2 of rank k."""
+    """Task of the three most frequent words of a coded text; rank k has frequency k^-2."""
     words = [DOTS]
     while len(words) < CODED_WORDS:
         words.append(letters(rng, CODED_LETTERS, string.ascii_lowercase))
@@ -151,7 +151,7 @@ _ZETA = sum(k**-ALPHA for k in range(1, CODED_WORDS + 1))
 
 
 def _zeta_counts(num_words: int) -> list[int]:
-    """How often each rank comes, those that come at all."""
+    """Return the number of occurrences of each rank that occurs."""
     counts = []
     for rank in range(1, CODED_WORDS + 1):
         count = int(num_words * rank**-ALPHA / _ZETA)
@@ -162,7 +162,7 @@ def _zeta_counts(num_words: int) -> list[int]:
 
 
 def _most_words(sizes: Sequence[int], budget: int) -> int:
-    """The largest text that fits: its tokens never fall as it grows."""
+    """Find the largest number of words that fits; more words never take fewer tokens."""
 
     def tokens(num_words: int) -> int:
         return sum(n * size for n, size in zip(_zeta_counts(num_words), sizes, strict=False))

@@ -10,7 +10,7 @@ from gatelm.longcontext.tasks.base import Draft, Ids, Pieces, RetrievalTask, Sam
 from gatelm.longcontext.tasks.haystacks import noise
 
 SLACK_TOKENS = 16
-"""An answer may be so much longer than the right one."""
+"""Number of tokens by which an answer may be longer than the right one."""
 
 
 def make_sample(
@@ -24,7 +24,7 @@ def make_sample(
     essays: Sequence[str] = (),
     answer_tokens: int | None = None,
 ) -> Sample:
-    """Sample `index` of a task: the same arguments give the same tokens.
+    """Make sample `index` of a task: the same arguments give the same tokens.
 
     Keys and answers do not depend on length and depth, so that lengths can be compared sample by
     sample. Text and answer together have `length_tokens` tokens, neither more nor less.
@@ -69,7 +69,7 @@ def make_sample(
 def shortest(
     task: RetrievalTask, pieces: Pieces, *, essays: Sequence[str] = (), **settings: int
 ) -> int:
-    """The fewest tokens that sample 0 of a task can have (see `make_sample` for `settings`)."""
+    """Return the fewest tokens that sample 0 of a task can have; see `make_sample`."""
     low, high = 1, 64
     while not _fits(task, pieces, high, essays, settings):
         low, high = high, 2 * high
@@ -125,7 +125,7 @@ def _fill(draft: Draft, pieces: Pieces, budget: int) -> Ids | None:
 
 
 def _units(haystack: Iterator[Ids], num_tokens: int) -> tuple[list[Ids], Ids]:
-    """Whole sentences, and the end of one more for the tokens that are left."""
+    """Fill the tokens with whole sentences, and the end of one more for the rest."""
     units: list[Ids] = []
     while True:
         unit = next(haystack)
@@ -136,6 +136,6 @@ def _units(haystack: Iterator[Ids], num_tokens: int) -> tuple[list[Ids], Ids]:
 
 
 def _cut(haystack: Iterator[Ids], num_tokens: int) -> Ids:
-    """The last `num_tokens` tokens of so much of a haystack as it takes."""
+    """Return the last `num_tokens` tokens of the shortest sufficient part of a haystack."""
     units, rest = _units(haystack, num_tokens)
     return (*rest, *(i for unit in units for i in unit))

@@ -15,7 +15,7 @@ _SECRETS: dict[str, Callable[[Random], str]] = {"number": number, "code": identi
 
 
 def passkey(rng: Random, setting: Setting) -> Draft:
-    """A number from 1 to 50,000, said twice; one text, one place."""
+    """Task of one number from 1 to 50,000, stated twice in one place of the text."""
     key = str(rng.randint(1, 50_000))
     place = rng.uniform(0, 100)
     return Draft(
@@ -45,7 +45,7 @@ def niah(
     values: int = 1,
     queries: int = 1,
 ) -> RetrievalTask:
-    """A task of the needle family: `keys` keys with `values` values each, `queries` of them asked.
+    """Make a task of needles: `keys` keys with `values` values each, `queries` of them asked.
 
     haystack: noise, prose, or other needles, whose keys are not among those of the task.
     """

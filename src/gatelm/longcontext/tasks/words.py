@@ -52,33 +52,33 @@ NOISE = (
     " The road is long.",
     " On and on we go.",
 )
-"""Said again and again, they make a haystack that says nothing."""
+"""Sentences that are repeated to make a haystack without information."""
 
 
 def compound(rng: Random) -> str:
-    """`quiet-river`: one of more than fifty thousand."""
+    """Draw a word such as `quiet-river`, one of more than fifty thousand."""
     return f"{rng.choice(ADJECTIVES)}-{rng.choice(NOUNS)}"
 
 
 def compounds(rng: Random, count: int) -> list[str]:
-    """Different ones, at most all of them, in random order."""
+    """Draw different words of `compound` in random order, at most all of them."""
     total = len(ADJECTIVES) * len(NOUNS)
     chosen = rng.sample(range(total), min(count, total))
     return [f"{ADJECTIVES[i // len(NOUNS)]}-{NOUNS[i % len(NOUNS)]}" for i in chosen]
 
 
 def letters(rng: Random, count: int, alphabet: str = string.ascii_uppercase) -> str:
-    """A word that means nothing."""
+    """Draw a word of letters without a meaning."""
     return "".join(rng.choice(alphabet) for _ in range(count))
 
 
 def number(rng: Random) -> str:
-    """Seven digits."""
+    """Draw a number of seven digits."""
     return str(rng.randint(1_000_000, 9_999_999))
 
 
 def identifier(rng: Random) -> str:
-    """A random UUID (version 4)."""
+    """Draw a random UUID (version 4)."""
     digits = f"{rng.getrandbits(128):032x}"
     version, variant = "4", "89ab"[int(digits[16], 16) % 4]
     digits = digits[:12] + version + digits[13:16] + variant + digits[17:]

@@ -1,4 +1,4 @@
-"""The config of softmax attention: what it builds, what it costs, what cannot go together."""
+"""The config of softmax attention: it builds the module, counts costs and checks itself."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class AttentionConfig(AttentionSettings):
     """Grouped-query softmax attention."""
 
     def build(self, hidden_dim: int, layer_index: int, modifiers: Modifiers = ()) -> Attention:
-        """The module, with what sits at its sites."""
+        """Build the module with the modifiers at its sites."""
         return Attention(self, hidden_dim, layer_index, modifiers)
 
     def param_count(self, hidden_dim: int) -> ParamCount:
-        """Parameters without those of the gates."""
+        """Count the parameters without those of the gates."""
         width = self.width(hidden_dim)
         if self.projection is not None:
             out = ParamCount(hidden_dim * self.num_heads * self.value_width(hidden_dim))
@@ -37,12 +37,12 @@ class AttentionConfig(AttentionSettings):
         return ParamCount(hidden_dim * (2 * queries + 2 * keys), bias[self.bias], on_heads)
 
     def mixing_flops_per_token(self, hidden_dim: int, seq_len: int) -> int:
-        """FLOPs of the whole T x T square, as kernels count them: no discount for causality."""
+        """Count FLOPs of the whole T x T square, as kernels do: no discount for causality."""
         both = self.width(hidden_dim) + self.value_width(hidden_dim)
         return 2 * self.num_heads * both * (self.memory.max_tokens if self.memory else seq_len)
 
     def cached_values(self, hidden_dim: int, num_tokens: int, sites: Collection[str] = ()) -> int:
-        """Keys and values, or latents, of `num_tokens` tokens with modifiers at `sites`."""
+        """Count the cached numbers of `num_tokens` tokens with modifiers at `sites`."""
         if self.memory is not None:
             num_tokens = self.memory.max_tokens
         elif self.window_tokens is not None:

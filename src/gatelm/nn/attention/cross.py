@@ -32,7 +32,7 @@ class EncoderStates:
     mask: CrossMask
 
     def silence_padding(self, v: Float[Tensor, "B M K H"]) -> Float[Tensor, "B M K H"]:
-        """The values with those of padding at 0, which a row that is all padding attends to."""
+        """Set the values of padding to 0, since a row that is all padding attends to them."""
         if self.valid is None:
             return v
         return v.masked_fill(~self.valid[..., None, None], 0.0)
@@ -46,7 +46,7 @@ def begin_cross(
     queries: Float[Tensor, "B T D"],
     encode: Callable[[Tensor, Tensor | None], Tensor] | None,
 ) -> EncoderStates:
-    """The second sequence of one forward, as it is given or as the cache holds it.
+    """Return the second sequence of one forward, as given or as held by the cache.
 
     encode: makes states of what is given; None: states are given.
 

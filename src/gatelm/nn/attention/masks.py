@@ -1,4 +1,4 @@
-"""Who may attend to whom: order, documents and a layer's pattern as one object per forward."""
+"""The attention mask of one forward, made of order, documents and a layer's pattern."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PADDING = -1
 
 
 def document_starts(documents: Int[Tensor, "B S"]) -> Bool[Tensor, "B S"]:
-    """Where a document begins: where the id differs from that of the real token before it.
+    """Mark where a document begins: where the id differs from the last real token's.
 
     Padding between two tokens of one document does not end the document. A run of padding begins
     where padding does.
@@ -32,7 +32,7 @@ def document_starts(documents: Int[Tensor, "B S"]) -> Bool[Tensor, "B S"]:
 
 
 def positions_in_documents(documents: Int[Tensor, "B S"]) -> Int[Tensor, "B S"]:
-    """Each real token's number of real tokens since its document began, 0-based.
+    """Return the position of each real token in its document, 0-based; padding is not counted.
 
     Padding is counted apart, from where its run began.
     """
@@ -77,11 +77,11 @@ class AttentionMask:
         self._biases: dict[Pattern, Float[Tensor, "b N T S"]] = {}
         self._kept: dict[object, AttentionMask] = {}
         self.rendered: dict[object, Any] = {}
-        """What backends make of it for themselves."""
+        """Forms of the mask that backends have made for themselves."""
         self._positions: Tensor | None = None
 
     def is_plain_causal(self, pattern: Pattern) -> bool:
-        """Whether a kernel's own causal flag says it all."""
+        """Whether a kernel's own causal flag describes the whole mask."""
         return self._is_ordered(pattern) and self.num_queries == self.num_keys
 
     def is_causal_tail(self, pattern: Pattern) -> bool:
@@ -107,7 +107,7 @@ class AttentionMask:
         )
 
     def dense(self, pattern: Pattern) -> Bool[Tensor, "b 1 T S"]:
-        """True where query i may attend to key j."""
+        """Return True where query i may attend to key j."""
         key = pattern if self.key_index is not None else pattern.within(self.num_keys)
         if key not in self._dense:
             positions = self._pair(self.positions) if key.needs_positions else (None, None)
@@ -121,7 +121,7 @@ class AttentionMask:
         return self._dense[key]
 
     def bias(self, pattern: Pattern) -> Float[Tensor, "b N T S"] | None:
-        """What is added to the scaled scores, float32; None: nothing."""
+        """Return what is added to the scaled scores, in float32; None for nothing."""
         if pattern.alibi_slopes is None:
             return None
         if pattern not in self._biases:
@@ -141,7 +141,7 @@ class AttentionMask:
         return self._positions
 
     def last(self, num_keys: int) -> AttentionMask:
-        """The same queries, with the last `num_keys` keys only."""
+        """Return the mask of the same queries, with the last `num_keys` keys only."""
         if num_keys == self.num_keys:
             return self
         if num_keys not in self._kept:
@@ -150,7 +150,7 @@ class AttentionMask:
         return self._kept[num_keys]
 
     def at(self, key: object, index: Int[Tensor, "b L"]) -> AttentionMask:
-        """The same queries, with the keys at `index` of the row, -1 for none.
+        """Return the mask of the same queries, with the keys at `index` of the row, -1 for none.
 
         Layers that name the same `key` share one mask: their index is the same.
         """
@@ -166,7 +166,7 @@ class AttentionMask:
         return torch.arange(self.num_tokens, device=self.device)[None]
 
     def _pair(self, per_token: Int[Tensor, "b S"]) -> tuple[Tensor, Tensor]:
-        """The queries' entries (b,T,1) and the keys' (b,1,S) of a row's."""
+        """Split a row's values into the queries' (b,T,1) and the keys' (b,1,S)."""
         queries = per_token[:, self.num_tokens - self.num_queries :, None]
         if self.key_index is None:
             return queries, per_token[:, None, self.num_tokens - self.num_keys :]
@@ -193,7 +193,7 @@ class CrossMask(AttentionMask):
         self.num_keys, self.valid = num_keys, valid
 
     def is_plain_causal(self, pattern: Pattern) -> bool:
-        """Never: the order of the two sequences has nothing to do with each other."""
+        """False: the orders of the two sequences are independent."""
         return False
 
     def sees_everything(self, pattern: Pattern) -> bool:
@@ -201,7 +201,7 @@ class CrossMask(AttentionMask):
         return self.valid is None
 
     def dense(self, pattern: Pattern) -> Bool[Tensor, "b 1 t M"]:
-        """True where a key is no padding; the same for all queries."""
+        """Return True where a key is no padding; the same for all queries."""
         if self.valid is None:
             return torch.ones(1, 1, 1, self.num_keys, dtype=torch.bool, device=self.device)
         return (self.valid | ~self.valid.any(dim=1, keepdim=True))[:, None, None, :]

@@ -18,7 +18,7 @@ from gatelm.nn.shapes import Float, Tensor
 
 
 class Attention(nn.Module):
-    """The one attention: every variant is a value in its config or a modifier at a site."""
+    """Softmax attention; every variant is a value in its config or a modifier at a site."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Attention(nn.Module):
     def forward(
         self, x: Float[Tensor, "B T D"], resid: Float[Tensor, "B T D"], context: Context
     ) -> Float[Tensor, "B T D"]:
-        """The attention branch of x, the normed residual; `resid` is the raw one."""
+        """Compute the attention branch of x, the normed residual; `resid` is the raw one."""
         sources = Sources(x=x, resid=resid)
         q, k, v, latent = self.qkv(x, context.encoder_states)
         q = sources.q = self.gates("q", q, sources)

@@ -1,4 +1,4 @@
-"""What the queries of one layer see, and what is added to their scores."""
+"""The pattern of a layer: the keys that queries see, and what is added to scores."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Keys = Literal["own", "cross"]
 
 
 class BlockSparseConfig(Config):
-    """Attention between blocks of tokens: near ones, every n-th one, the first ones.
+    """Attention to some blocks of tokens: near blocks, every n-th block, the first blocks.
 
     A document is cut into blocks from its first token on; a query sees a key when one of the three
     rules joins their blocks (the causal order holds beside them). Local and strided blocks are
@@ -69,7 +69,7 @@ class Pattern:
         return self.blocks is not None or (self.window_tokens is not None and self.first_tokens > 0)
 
     def hides_nothing(self, num_keys: int) -> bool:
-        """Whether, of `num_keys` keys of one document, order alone decides."""
+        """Whether order alone decides the mask of `num_keys` keys of one document."""
         reaches = self.window_tokens is None or self.window_tokens >= num_keys
         if self.blocks is None:
             return reaches
@@ -80,7 +80,7 @@ class Pattern:
         )
 
     def within(self, num_keys: int) -> Pattern:
-        """The simplest pattern that says the same of `num_keys` keys."""
+        """Return the simplest pattern with the same mask of `num_keys` keys."""
         if self.hides_nothing(num_keys):
             return Pattern(direction=self.direction, alibi_slopes=self.alibi_slopes)
         return self

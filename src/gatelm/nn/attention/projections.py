@@ -48,7 +48,7 @@ class QKVProjection(nn.Module):
         self.v = nn.Linear(source, num_kv_heads * head_dim, bias=bias)
 
     def forward(self, x: Float[Tensor, "B T D"], states: EncoderStates | None = None) -> Projected:
-        """q of x (B,T,D), k and v of x or of the second sequence."""
+        """Project x (B,T,D) to q, and x or the second sequence to k and v."""
         heads = (-1, self.head_dim)
         q = self.q(x).unflatten(-1, heads)
         if not self.reads_cross:
@@ -64,7 +64,7 @@ class QKVProjection(nn.Module):
         v: Float[Tensor, "B t K H"],
         latent: None = None,
     ) -> tuple[Float[Tensor, "B S K H"], Float[Tensor, "B S K H"]]:
-        """Leave new keys and values in the cache; returns all that are kept."""
+        """Append new keys and values to the cache, and return all that are kept."""
         return slot.append(k, v)
 
 
@@ -89,7 +89,7 @@ class LatentConfig(Config):
     def param_count(
         self, hidden_dim: int, num_heads: int, width: int, rotary_dim: int
     ) -> ParamCount:
-        """Parameters; heads of `width` channels, the first `rotary_dim` of which turn."""
+        """Count the parameters, for heads of `width` channels of which `rotary_dim` turn."""
         queries, values = num_heads * width, num_heads * (self.value_dim or width)
         keys = num_heads * (width - rotary_dim)
         matrix = hidden_dim * (self.kv_rank + rotary_dim) + self.kv_rank * (keys + values)
@@ -101,7 +101,7 @@ class LatentConfig(Config):
 
 
 class LatentProjection(nn.Module):
-    """q, k and v of N heads; the first `rotary_dim` channels of every head's key are the same.
+    """Latent projections of N heads, whose keys share their first `rotary_dim` channels.
 
     cached: what the cache holds of a token. `latent`: the latent and the shared part of the key;
     keys and values of all tokens are made again in every call. `keys`: keys and values, since a
@@ -131,7 +131,7 @@ class LatentProjection(nn.Module):
         self.v = nn.Linear(cfg.kv_rank, num_heads * self.value_dim, bias=False)
 
     def forward(self, x: Float[Tensor, "B T D"], states: EncoderStates | None = None) -> Projected:
-        """q, k, v and the normed latent of x (B,T,D)."""
+        """Project x (B,T,D) to q, k, v and the normed latent."""
         q_in = x
         if self.q_down is not None and self.q_norm is not None:
             q_in = self.q_norm(self.q_down(x))
@@ -147,7 +147,7 @@ class LatentProjection(nn.Module):
         v: Float[Tensor, "B T N V"],
         latent: Float[Tensor, "B T C"],
     ) -> tuple[Float[Tensor, "B S N H"], Float[Tensor, "B S N V"]]:
-        """Leave new tokens in the cache; returns the keys and values of all that are kept."""
+        """Append new tokens to the cache, and return the keys and values of all that are kept."""
         if self.cached == "keys":
             return slot.append(k, v)
         shared = k[:, :, :1, : self.rotary_dim]

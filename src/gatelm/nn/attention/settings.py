@@ -25,7 +25,7 @@ else:
 
 
 class AttentionSettings(MixerSettings):
-    """What a layer of attention is told, and what follows for its heads."""
+    """Fields of a layer of attention, and the sizes of its heads that follow from them."""
 
     linear_sites: ClassVar[tuple[str, ...]] = ("v", "sdpa", "out")
 
@@ -66,27 +66,27 @@ class AttentionSettings(MixerSettings):
 
     @property
     def pattern(self) -> Pattern:
-        """Which keys its queries see, and what is added to their scores."""
+        """The keys that queries see, and what is added to their scores."""
         if self.memory is not None:
             return Pattern(direction="full", keys="cross")
         slopes = None if self.position_bias is None else self.position_bias.slopes(self.num_heads)
         return Pattern(self.window_tokens, self.first_tokens, self.sparsity, self.direction, slopes)
 
     def width(self, hidden_dim: int) -> int:
-        """Channels of one head."""
+        """Number of channels of one head."""
         return self.head_dim or hidden_dim // self.num_heads
 
     def value_width(self, hidden_dim: int) -> int:
-        """Channels of one head's values, and of its output."""
+        """Number of channels of one head's values, and of its output."""
         of_latent = self.projection.value_dim if self.projection else None
         return of_latent or self.width(hidden_dim)
 
     def rotary_dim(self, hidden_dim: int) -> int:
-        """Channels of one head that turn with the position."""
+        """Number of channels of one head that turn with the position."""
         return 0 if self.rope is None else self.rope.rotary_dim(self.width(hidden_dim))
 
     def heads(self, hidden_dim: int) -> HeadShapes:
-        """Heads and their widths."""
+        """Numbers of heads and their widths."""
         width, values = self.width(hidden_dim), self.value_width(hidden_dim)
         return HeadShapes(
             q=(self.num_heads, width),

@@ -22,14 +22,14 @@ class NoFFNConfig(Config):
     kind: Literal["none"] = "none"
 
     def build(self, hidden_dim: int, layer_index: int) -> None:
-        """No module."""
+        """Return None: there is no module."""
 
     def param_count(self, hidden_dim: int) -> ParamCount:
-        """Parameters: none."""
+        """Count no parameters."""
         return ParamCount()
 
     def output_weights(self) -> tuple[str, ...]:
-        """Weights in which a factor on the output can be absorbed: none."""
+        """Return no weights in which a factor on the output can be absorbed."""
         return ()
 
 

@@ -1,4 +1,4 @@
-"""Feed-forward networks that every token passes alike."""
+"""Dense feed-forward networks, which process every token alike."""
 
 from __future__ import annotations
 
@@ -28,42 +28,42 @@ else:
 
 
 class SwiGLUConfig(Config):
-    """W_down (act(W_gate x) * W_up x) (arXiv 2002.05202)."""
+    """Gated network W_down (act(W_gate x) * W_up x) (arXiv 2002.05202)."""
 
     kind: Literal["swiglu"] = "swiglu"
     ffn_dim: int = Field(ge=1)
     activation: FFNActivation = "silu"
 
     def build(self, hidden_dim: int, layer_index: int) -> SwiGLU:
-        """The module."""
+        """Build the module."""
         return SwiGLU(self, hidden_dim)
 
     def param_count(self, hidden_dim: int) -> ParamCount:
-        """Parameters."""
+        """Count the parameters."""
         return ParamCount(3 * hidden_dim * self.ffn_dim)
 
     def output_weights(self) -> tuple[str, ...]:
-        """The weights in which a factor on the network's output can be absorbed."""
+        """Return the weights in which a factor on the network's output can be absorbed."""
         return ("down_proj.weight",)
 
 
 class MLPConfig(Config):
-    """W_down act(W_up x)."""
+    """Network W_down act(W_up x)."""
 
     kind: Literal["mlp"] = "mlp"
     ffn_dim: int = Field(ge=1)
     activation: FFNActivation = "gelu"
 
     def build(self, hidden_dim: int, layer_index: int) -> MLP:
-        """The module."""
+        """Build the module."""
         return MLP(self, hidden_dim)
 
     def param_count(self, hidden_dim: int) -> ParamCount:
-        """Parameters."""
+        """Count the parameters."""
         return ParamCount(2 * hidden_dim * self.ffn_dim)
 
     def output_weights(self) -> tuple[str, ...]:
-        """The weights in which a factor on the network's output can be absorbed."""
+        """Return the weights in which a factor on the network's output can be absorbed."""
         return ("down_proj.weight",)
 
 
@@ -78,7 +78,7 @@ class SwiGLU(nn.Module):
         self.down_proj = nn.Linear(cfg.ffn_dim, hidden_dim, bias=False)
 
     def forward(self, x: Float[Tensor, "B T D"], context: Context) -> Float[Tensor, "B T D"]:
-        """The network's output of x."""
+        """Compute the network's output for x."""
         return self.down_proj(self.act(self.gate_proj(x)) * self.up_proj(x))
 
 
@@ -92,5 +92,5 @@ class MLP(nn.Module):
         self.down_proj = nn.Linear(cfg.ffn_dim, hidden_dim, bias=False)
 
     def forward(self, x: Float[Tensor, "B T D"], context: Context) -> Float[Tensor, "B T D"]:
-        """The network's output of x."""
+        """Compute the network's output for x."""
         return self.down_proj(self.act(self.up_proj(x)))

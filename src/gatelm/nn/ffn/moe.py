@@ -27,7 +27,7 @@ class SharedExpertConfig(Config):
 
 
 class MoEConfig(Config):
-    """sum over the top k experts of weight_i expert_i(x), each expert a SwiGLU network.
+    """Mixture of experts: sum over the top k of weight_i expert_i(x), each a SwiGLU network.
 
     The weights are softmax(W_router x), computed over all experts in fp32. No token is dropped:
     an expert takes all that it is sent.
@@ -53,16 +53,16 @@ class MoEConfig(Config):
         return self
 
     def build(self, hidden_dim: int, layer_index: int) -> MoE:
-        """The module; the layer's index says where it reports its routing."""
+        """Build the module; it reports its routing under the layer's index."""
         return MoE(self, hidden_dim, layer_index)
 
     def output_weights(self) -> tuple[str, ...]:
-        """The weights in which a factor on the network's output can be absorbed."""
+        """Return the weights in which a factor on the network's output can be absorbed."""
         shared = () if self.shared is None else ("shared.down_proj.weight",)
         return ("experts.down_proj", *shared)
 
     def param_count(self, hidden_dim: int) -> ParamCount:
-        """Parameters; those of the experts that a token is not sent to are idle."""
+        """Count the parameters; the experts to which a token is not sent are idle."""
         expert = 3 * hidden_dim * self.ffn_dim
         shared = 0
         if self.shared is not None:
@@ -86,7 +86,7 @@ class Experts(nn.Module):
         self.down_proj = nn.Parameter(torch.empty(cfg.num_experts, hidden_dim, cfg.ffn_dim))
 
     def forward(self, x: Float[Tensor, "R D"], counts: Int[Tensor, "E"]) -> Float[Tensor, "R D"]:
-        """Rows sorted by expert, the first counts[0] of them the first one's."""
+        """Apply the experts to rows sorted by expert; the first counts[0] rows are expert 0's."""
         inner = self.act(grouped(x, self.gate_proj, counts)) * grouped(x, self.up_proj, counts)
         return grouped(inner, self.down_proj, counts)
 
@@ -107,7 +107,7 @@ class MoE(nn.Module):
                 self.shared_gate = nn.Linear(hidden_dim, 1, bias=False)
 
     def forward(self, x: Float[Tensor, "B T D"], context: Context) -> Float[Tensor, "B T D"]:
-        """The network's output of x; `context.routing`, where given, is filled."""
+        """Compute the network's output for x, and fill `context.routing` if it is given."""
         tokens = x.flatten(0, 1)
         logits = self._logits(tokens)
         probs = logits.softmax(dim=-1)
@@ -126,7 +126,7 @@ class MoE(nn.Module):
         return y
 
     def _logits(self, x: Float[Tensor, "M D"]) -> Float[Tensor, "M E"]:
-        """Router scores, not rounded under autocast either: rounding changes which experts win."""
+        """Compute router scores without autocast, as rounding would change the chosen experts."""
         with torch.autocast(x.device.type, enabled=False):
             logits = self.router(x.to(self.router.weight.dtype))
         return logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -134,7 +134,7 @@ class MoE(nn.Module):
     def _dispatch(
         self, x: Float[Tensor, "M D"], weights: Float[Tensor, "M k"], chosen: Int[Tensor, "M k"]
     ) -> Float[Tensor, "M D"]:
-        """Each token through its experts: sorted by expert, and back in order before the sum."""
+        """Send each token through its experts: sort by expert, restore the order, then sum."""
         top_k, dtype = self.cfg.top_k, x.dtype
         if torch.is_autocast_enabled(x.device.type):
             dtype = torch.get_autocast_dtype(x.device.type)
@@ -164,7 +164,7 @@ class MoE(nn.Module):
 def grouped(
     x: Float[Tensor, "R I"], weight: Float[Tensor, "E O I"], counts: Int[Tensor, "E"]
 ) -> Float[Tensor, "R O"]:
-    """Rows sorted by expert times their expert's matrix; the first counts[0] rows are expert 0's.
+    """Multiply rows, sorted by expert, by their expert's matrix; counts[0] rows are expert 0's.
 
     One kernel where torch has one, else a product for each expert.
     """
@@ -188,6 +188,6 @@ def has_kernel(x: Tensor, weight: Tensor) -> bool:
 
 
 def _histogram(chosen: Int[Tensor, "M k"], weights: Tensor, num_experts: int) -> Tensor:
-    """Each expert's sum of `weights` (M,) over the tokens sent to it."""
+    """Sum `weights` (M,) by expert over the tokens sent to it."""
     each = weights[:, None].expand_as(chosen).flatten()
     return each.new_zeros(num_experts).scatter_add_(0, chosen.flatten(), each)

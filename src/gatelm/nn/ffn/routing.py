@@ -1,4 +1,4 @@
-"""What the routers of one forward did, and how unequally."""
+"""Statistics of the routers in one forward, and the losses that balance them."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from gatelm.nn.shapes import Float, Tensor
 
 @dataclass(frozen=True)
 class LayerRouting:
-    """One layer's router, summed over tokens; padding is left out. E experts."""
+    """Sums of one layer's router with E experts over tokens, without padding."""
 
     counts: Float[Tensor, "E"]
-    """Tokens sent to each expert; without gradient, for a choice has none."""
+    """Number of tokens sent to each expert; without gradient, since a choice has none."""
     probs: Float[Tensor, "E"]
-    """Each expert's probability, before the choice."""
+    """Sum of each expert's probability, before the choice."""
     z: Float[Tensor, ""]
-    """Squares of the logits' log-sum-exp."""
+    """Sum of squares of the logits' log-sum-exp."""
     top_k: int
-    """Experts a token is sent to."""
+    """Number of experts to which a token is sent."""
 
 
 @dataclass
 class Routing:
-    """Handed to a forward, which fills it; by layer."""
+    """Routing statistics by layer, which a forward fills."""
 
     layers: dict[int, LayerRouting] = field(default_factory=dict)
 
     def counts(self) -> dict[int, Tensor]:
-        """Tokens sent to each expert (E,), by layer."""
+        """Numbers of tokens sent to each expert (E,), by layer."""
         return {index: layer.counts for index, layer in self.layers.items()}
 
 
 def num_tokens(counts: Float[Tensor, "E"], top_k: int) -> Float[Tensor, ""]:
-    """How many tokens were counted; at least 1."""
+    """Return the number of counted tokens, at least 1."""
     return (counts.sum() / top_k).clamp_min(1.0)
 
 
 def balance_loss(
     counts: Float[Tensor, "E"], probs: Float[Tensor, "E"], top_k: int
 ) -> Float[Tensor, ""]:
-    """E sum_i f_i P_i (arXiv 2101.03961, eq. 4): 1 for a balanced router whatever k, at most E / k.
+    """Balance loss E sum_i f_i P_i (arXiv 2101.03961, eq. 4): 1 if balanced, at most E / k.
 
     f_i is the share of all choices that fell on expert i, P_i its mean probability over tokens.
     `counts` are those of the whole batch (arXiv 2501.11873). `probs` may be summed over a part of
@@ -57,7 +57,7 @@ def balance_loss(
 def router_losses(
     routing: Routing, counts: Mapping[int, Tensor]
 ) -> tuple[Float[Tensor, ""], Float[Tensor, ""]]:
-    """The balance loss and the z-loss of a batch's part, each a mean over layers.
+    """Compute the balance loss and the z-loss of a batch's part, each a mean over layers.
 
     The z-loss is the mean over tokens of the squared log-sum-exp of the router's logits
     (arXiv 2202.08906, eq. 5).

@@ -1,4 +1,4 @@
-"""What a sequence mixer is: a config that knows its sites and costs, a module that mixes tokens."""
+"""The interface of sequence mixers: a config with sites and costs, and a module."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ class MixerSettings(Config):
     """Sites from which a constant factor passes unchanged through W_o, or comes from it."""
 
     def build(self, hidden_dim: int, layer_index: int, modifiers: Modifiers = ()) -> nn.Module:
-        """The module, a `Mixer`, with what sits at its sites."""
+        """Build the module, a `Mixer`, with the modifiers at its sites."""
         raise NotImplementedError
 
     def heads(self, hidden_dim: int) -> HeadShapes:
-        """Heads and their widths."""
+        """Numbers of heads and their widths."""
         raise NotImplementedError
 
     def param_count(self, hidden_dim: int) -> ParamCount:
-        """Parameters without those of the gates."""
+        """Count the parameters without those of the gates."""
         raise NotImplementedError
 
     def mixing_flops_per_token(self, hidden_dim: int, seq_len: int) -> int:
-        """Matrix-product FLOPs of a token's forward beyond the parameters' own."""
+        """Count matrix-product FLOPs of a token's forward beyond the parameters' own."""
         raise NotImplementedError
 
     def cached_values(self, hidden_dim: int, num_tokens: int, sites: Collection[str] = ()) -> int:
-        """Numbers that the cache holds of one sequence after `num_tokens` tokens.
+        """Count the numbers in one sequence's cache after `num_tokens` tokens.
 
         sites: those with a modifier.
         """
@@ -70,7 +70,7 @@ class MixerSettings(Config):
             )
 
     def site_shape(self, site: str, hidden_dim: int) -> SiteShape:
-        """What a gate at `site` must know of its tensor."""
+        """Return the shape of the tensor at `site`, as a gate there needs it."""
         tensor, heads = SITES[site].tensor, self.heads(hidden_dim)
         num_heads, width = (1, hidden_dim) if tensor == "branch" else getattr(heads, tensor)
         return SiteShape(
@@ -83,7 +83,7 @@ class MixerSettings(Config):
         )
 
     def build_sites(self, hidden_dim: int, modifiers: Modifiers) -> Sites:
-        """The mixer's sites, with what sits there."""
+        """Build the mixer's sites with their modifiers."""
         return Sites(self.sites, modifiers, lambda site: self.site_shape(site, hidden_dim))
 
 
@@ -111,7 +111,7 @@ class Mixer(Protocol):
     def __call__(
         self, x: Float[Tensor, "B T D"], resid: Float[Tensor, "B T D"], context: Context
     ) -> Float[Tensor, "B T D"]:
-        """The branch of x, the normed residual; `resid` is the raw one.
+        """Compute the branch of x, the normed residual; `resid` is the raw one.
 
         Tokens see only earlier ones of their own document (`context.document_starts()`,
         `context.mask`). With `context.cache`, what later tokens need of these is left there.

@@ -1,4 +1,4 @@
-"""What recurrences computed chunk by chunk share: the split, and the decays within a chunk."""
+"""Shared parts of recurrences in chunks: the split, and the decays within a chunk."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gatelm.nn.shapes import Bool, Float, Tensor
 
 
 def full_precision(x: Tensor) -> AbstractContextManager[object]:
-    """No autocast inside; the meta device, on which costs are counted, has none."""
+    """Disable autocast in the block; the meta device, on which costs are counted, has none."""
     return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
 
 
 def to_chunks(x: Tensor, chunk_tokens: int) -> Tensor:
-    """(B,T,N,...) as (B,N,C,L,...): C chunks of L tokens, zeros after the last token."""
+    """Split (B,T,N,...) into (B,N,C,L,...): C chunks of L tokens, zeros after the last token."""
     missing = -x.shape[1] % chunk_tokens
     if missing:
         x = F.pad(x, (0, 0) * (x.dim() - 2) + (0, missing))
@@ -25,14 +25,14 @@ def to_chunks(x: Tensor, chunk_tokens: int) -> Tensor:
 
 
 def from_chunks(x: Float[Tensor, "B N C L W"], length: int) -> Float[Tensor, "B T N W"]:
-    """The first `length` tokens of `to_chunks`'s form."""
+    """Undo `to_chunks`, keeping the first `length` tokens."""
     return x.movedim(1, 3).flatten(1, 2)[:, :length]
 
 
 def decays(
     log_decay: Float[Tensor, "B N C L"], starts: Bool[Tensor, "B T"] | None
 ) -> tuple[Float[Tensor, "B N C L L"], Float[Tensor, "B N C L"]]:
-    """What is left at token i of what token j of its chunk wrote, and of the state before it.
+    """Return the decays at token i of the writes of token j in its chunk, and of the state before.
 
     between[i, j] = exp(sum of log_decay over j < m <= i) for j <= i, else 0; since[i] =
     exp(sum over m <= i). Both are 0 across the beginning of a document (`starts`).
@@ -55,7 +55,7 @@ def decays(
 def _within_documents(
     starts: Bool[Tensor, "B T"], num_chunks: int, length: int
 ) -> tuple[Bool[Tensor, "B 1 C L L"], Bool[Tensor, "B 1 C L"]]:
-    """Whether tokens share a document, and whether theirs began before the chunk."""
+    """Return whether tokens share a document, and whether their document began before the chunk."""
     document = segments(starts)
     missing = num_chunks * length - document.shape[1]
     document = torch.cat((document, document[:, -1:].expand(-1, missing)), dim=1)

@@ -55,30 +55,30 @@ class GatedDeltaConfig(MixerSettings):
         return self.num_key_heads or self.num_heads
 
     def key_width(self, hidden_dim: int) -> int:
-        """Channels of one query or key."""
+        """Number of channels of one query or key."""
         return self.head_dim or hidden_dim // self.num_heads
 
     def value_width(self, hidden_dim: int) -> int:
-        """Channels of one value."""
+        """Number of channels of one value."""
         return self.value_dim or self.key_width(hidden_dim)
 
     def channels(self, hidden_dim: int) -> tuple[int, int, int]:
-        """Channels of all queries, all keys and all values."""
+        """Number of channels of all queries, keys and values together."""
         keys = self.key_heads * self.key_width(hidden_dim)
         return keys, keys, self.num_heads * self.value_width(hidden_dim)
 
     def build(self, hidden_dim: int, layer_index: int, modifiers: Modifiers = ()) -> GatedDelta:
-        """The module, with what sits at its sites."""
+        """Build the module with the modifiers at its sites."""
         return GatedDelta(self, hidden_dim, layer_index, modifiers)
 
     def heads(self, hidden_dim: int) -> HeadShapes:
-        """Heads and their widths."""
+        """Numbers of heads and their widths."""
         key, value = self.key_width(hidden_dim), self.value_width(hidden_dim)
         keys, values = (self.key_heads, key), (self.num_heads, value)
         return HeadShapes(keys, keys, values, values)
 
     def param_count(self, hidden_dim: int) -> ParamCount:
-        """Parameters without those of the gates."""
+        """Count the parameters without those of the gates."""
         channels = self.channels(hidden_dim)
         matrix = hidden_dim * (sum(channels) + channels[-1] + 2 * self.num_heads)
         other = self.conv_tokens * sum(channels) + 2 * self.num_heads
@@ -86,13 +86,13 @@ class GatedDeltaConfig(MixerSettings):
         return ParamCount(matrix, other, self.out_norm.num_weights(value) if self.out_norm else 0)
 
     def mixing_flops_per_token(self, hidden_dim: int, seq_len: int) -> int:
-        """Matrix products of the chunked form, and its triangular solve."""
+        """Count FLOPs of the chunked form's matrix products and its triangular solve."""
         key, value = self.key_width(hidden_dim), self.value_width(hidden_dim)
         chunk = min(CHUNK_TOKENS, seq_len)
         return self.num_heads * (chunk * (5 * key + 3 * value) + 6 * key * value)
 
     def cached_values(self, hidden_dim: int, num_tokens: int, sites: Collection[str] = ()) -> int:
-        """The state and the convolution's last inputs, however long the text; gates add none."""
+        """Count the numbers of the state and of the convolution's tail, for any text length."""
         if num_tokens == 0:
             return 0
         state = self.num_heads * self.key_width(hidden_dim) * self.value_width(hidden_dim)
@@ -109,7 +109,7 @@ class GatedDeltaConfig(MixerSettings):
 
 
 class GatedDelta(RecurrentMixer):
-    """Projections, a short convolution with SiLU, unit queries and keys, the delta rule, a norm."""
+    """Module: projections, short convolution with SiLU, unit q and k, the delta rule, a norm."""
 
     cfg: GatedDeltaConfig
 
@@ -138,7 +138,7 @@ class GatedDelta(RecurrentMixer):
         context: Context,
         states: tuple[Tensor, ...],
     ) -> tuple[Float[Tensor, "B T N V"], tuple[Tensor, ...]]:
-        """The normed outputs of the delta rule; the convolution's tail and the rule's state."""
+        """Return the rule's normed outputs, the convolution's tail and the rule's state."""
         tail, state = states or (None, None)
         x, starts = sources.x, context.document_starts()
         (q, k, v), tail = self.conv.on_heads((q, k, v), starts, tail)
@@ -149,12 +149,12 @@ class GatedDelta(RecurrentMixer):
         return self.out_norm(y), (tail, state)
 
     def _log_decay(self, x: Float[Tensor, "B T D"]) -> Float[Tensor, "B T N"]:
-        """log alpha = -A softplus(W x + dt_bias), float32 (arXiv 2312.00752, section 3.5)."""
+        """Compute log alpha = -A softplus(W x + dt_bias) in float32 (arXiv 2312.00752, 3.5)."""
         step = to_float32(self.decay_proj(x))
         return -self.A_log.to(step.dtype).exp() * F.softplus(step + self.dt_bias)
 
 
 def unit(x: Float[Tensor, "*B H"]) -> Float[Tensor, "*B H"]:
-    """x over its length, computed in float32."""
+    """Divide x by its length, in float32."""
     y = to_float32(x)
     return (y * (y.square().sum(dim=-1, keepdim=True) + 1e-6).rsqrt()).to(x.dtype)

@@ -31,7 +31,7 @@ def delta_rule(
     starts: Bool[Tensor, "B T"] | None,
     state: Float[Tensor, "B N Q W"] | None,
 ) -> tuple[Float[Tensor, "B T N W"], Float[Tensor, "B N Q W"]]:
-    """y in v's dtype, and the state after the last token, in float32 like everything inside.
+    """Compute y in v's dtype, and the state after the last token in float32.
 
     q, k: each of K heads serves N/K heads of v in a row. log_decay: log alpha, at most 0. starts:
     tokens that begin a document, where the state is forgotten. state: of the call before.
@@ -74,7 +74,7 @@ def fla_delta_rule(
     starts: Bool[Tensor, "B T"] | None,
     state: Float[Tensor, "B N Q W"] | None,
 ) -> tuple[Float[Tensor, "B T N W"], Float[Tensor, "B N Q W"]]:
-    """`delta_rule` by the kernels of flash-linear-attention, on CUDA.
+    """Compute `delta_rule` by the kernels of flash-linear-attention, on CUDA.
 
     Documents become sequences of one long row, as those kernels want them.
     """
@@ -104,7 +104,7 @@ Rule = Callable[..., tuple[Tensor, Tensor]]
 
 
 def rule_for(kernel: str, v: Tensor) -> Rule:
-    """The function of `mixer.kernel` for such values; the kernels take 16 bits only."""
+    """Choose the function of `mixer.kernel` for such values; the kernels take 16 bits only."""
     fits = v.is_cuda and v.dtype in (torch.bfloat16, torch.float16)
     return fla_delta_rule if kernel == "auto" and fits and fla_installed() else delta_rule
 
@@ -117,5 +117,5 @@ def fla_installed() -> bool:
 
 @cache
 def fla_kernel() -> Rule:
-    """flash-linear-attention's chunked kernel, which knows sequences of different lengths."""
+    """Return flash-linear-attention's chunked kernel for sequences of different lengths."""
     return importlib.import_module("fla.ops.gated_delta_rule").chunk_gated_delta_rule

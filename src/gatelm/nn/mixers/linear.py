@@ -43,7 +43,7 @@ FEATURE_MAPS: dict[str, Callable[[Tensor], Tensor]] = {
 channels, in the spirit of arXiv 1812.01243."""
 
 EPS = 1e-6
-"""Added to the sum of weights, which relu can make zero."""
+"""Number added to the sum of weights, which relu can make zero."""
 
 if TYPE_CHECKING:
     FeatureMap = str
@@ -78,29 +78,29 @@ class LinearAttentionConfig(MixerSettings):
         return self.num_kv_heads or self.num_heads
 
     def width(self, hidden_dim: int) -> int:
-        """Channels of one head."""
+        """Number of channels of one head."""
         return self.head_dim or hidden_dim // self.num_heads
 
     def build(
         self, hidden_dim: int, layer_index: int, modifiers: Modifiers = ()
     ) -> LinearAttention:
-        """The module, with what sits at its sites."""
+        """Build the module with the modifiers at its sites."""
         return LinearAttention(self, hidden_dim, layer_index, modifiers)
 
     def heads(self, hidden_dim: int) -> HeadShapes:
-        """Heads and their widths."""
+        """Numbers of heads and their widths."""
         width = self.width(hidden_dim)
         queries, keys = (self.num_heads, width), (self.kv_heads, width)
         return HeadShapes(queries, keys, keys, queries)
 
     def param_count(self, hidden_dim: int) -> ParamCount:
-        """Parameters without those of the gates."""
+        """Count the parameters without those of the gates."""
         width = self.width(hidden_dim)
         matrix = hidden_dim * width * 2 * (self.num_heads + self.kv_heads)
         return ParamCount(matrix, norm=self.out_norm.num_weights(width) if self.out_norm else 0)
 
     def mixing_flops_per_token(self, hidden_dim: int, seq_len: int) -> int:
-        """Matrix products of the chunked form."""
+        """Count FLOPs of the chunked form's matrix products."""
         width, heads = self.width(hidden_dim), (self.num_heads, self.kv_heads, self.kv_heads)
         if self.normaliser == "none" or self.rope is None:
             with_sum = 1 if self.normaliser == "sum" else 0
@@ -109,7 +109,7 @@ class LinearAttentionConfig(MixerSettings):
         return mixed + scan_flops_per_token(seq_len, heads, width, 1)
 
     def cached_values(self, hidden_dim: int, num_tokens: int, sites: Collection[str] = ()) -> int:
-        """The state, however long the text; gates add none."""
+        """Count the numbers of the state, for any text length."""
         width = self.width(hidden_dim)
         sums = 1 if self.normaliser == "sum" else 0
         return self.kv_heads * width * (width + sums) if num_tokens else 0
@@ -133,7 +133,7 @@ class LinearAttentionConfig(MixerSettings):
 
 
 class LinearAttention(RecurrentMixer):
-    """Projections, feature map, the running sum, a norm where there is one."""
+    """Module of linear attention: projections, feature map, running sum, optional norm."""
 
     cfg: LinearAttentionConfig
 
@@ -157,7 +157,7 @@ class LinearAttention(RecurrentMixer):
         context: Context,
         states: tuple[Tensor, ...],
     ) -> tuple[Float[Tensor, "B T N H"], tuple[Tensor, ...]]:
-        """The normed outputs; the sums so far."""
+        """Return the normed outputs and the sums so far."""
         y, states = self._summed(q, k, v, context, states)
         return self.out_norm(y), states
 

@@ -32,7 +32,7 @@ from gatelm.nn.shapes import Float, Tensor
 
 
 class Mamba2Config(MixerSettings):
-    """A state of state_dim x head_dim per head, which decays at a rate that the input sets."""
+    """Mamba-2: a state of state_dim x head_dim per head, which decays at an input-set rate."""
 
     sites: ClassVar[tuple[str, ...]] = ("q", "k", "v", "sdpa", "out")
 
@@ -53,25 +53,25 @@ class Mamba2Config(MixerSettings):
     """An RMSNorm over each group's outputs, after `sdpa`."""
 
     def width(self, hidden_dim: int) -> int:
-        """Channels of one head's values."""
+        """Number of channels of one head's values."""
         return self.head_dim or 2 * hidden_dim // self.num_heads
 
     def channels(self, hidden_dim: int) -> tuple[int, int, int]:
-        """Channels of all heads of x, B and C."""
+        """Number of channels of all heads of x, B and C."""
         keys = self.num_groups * self.state_dim
         return self.num_heads * self.width(hidden_dim), keys, keys
 
     def build(self, hidden_dim: int, layer_index: int, modifiers: Modifiers = ()) -> Mamba2:
-        """The module, with what sits at its sites."""
+        """Build the module with the modifiers at its sites."""
         return Mamba2(self, hidden_dim, layer_index, modifiers)
 
     def heads(self, hidden_dim: int) -> HeadShapes:
-        """Heads and their widths."""
+        """Numbers of heads and their widths."""
         keys, values = (self.num_groups, self.state_dim), (self.num_heads, self.width(hidden_dim))
         return HeadShapes(keys, keys, values, values)
 
     def param_count(self, hidden_dim: int) -> ParamCount:
-        """Parameters without those of the gates."""
+        """Count the parameters without those of the gates."""
         channels = self.channels(hidden_dim)
         matrix = hidden_dim * (sum(channels) + self.num_heads + channels[0])
         biases = sum(channels) if self.bias == "conv" else 0
@@ -81,12 +81,12 @@ class Mamba2Config(MixerSettings):
         )
 
     def mixing_flops_per_token(self, hidden_dim: int, seq_len: int) -> int:
-        """Matrix products of the chunked form."""
+        """Count FLOPs of the chunked form's matrix products."""
         heads = (self.num_groups, self.num_groups, self.num_heads)
         return scan_flops_per_token(seq_len, heads, self.state_dim, self.width(hidden_dim))
 
     def cached_values(self, hidden_dim: int, num_tokens: int, sites: Collection[str] = ()) -> int:
-        """The state and the convolution's last inputs, however long the text; gates add none."""
+        """Count the numbers of the state and of the convolution's tail, for any text length."""
         if num_tokens == 0:
             return 0
         channels = self.channels(hidden_dim)
@@ -118,7 +118,7 @@ class Mamba2Config(MixerSettings):
 
 
 class Mamba2(RecurrentMixer):
-    """Projections, a short convolution with SiLU, the scan, a norm."""
+    """Module of Mamba-2: projections, short convolution with SiLU, scan, norm."""
 
     cfg: Mamba2Config
 
@@ -150,7 +150,7 @@ class Mamba2(RecurrentMixer):
         context: Context,
         states: tuple[Tensor, ...],
     ) -> tuple[Float[Tensor, "B T N V"], tuple[Tensor, ...]]:
-        """The outputs of the scan; the convolution's tail and the scan's state."""
+        """Return the outputs of the scan, the convolution's tail and the scan's state."""
         tail, state = states or (None, None)
         starts = context.document_starts()
         (v, k, q), tail = self.conv.on_heads((v, k, q), starts, tail)
@@ -160,7 +160,7 @@ class Mamba2(RecurrentMixer):
         return (y + self.skip[:, None] * v).to(sources.x.dtype), (tail, state)
 
     def merge(self, y: Float[Tensor, "B T N V"]) -> Float[Tensor, "B T C"]:
-        """The heads side by side, normed."""
+        """Concatenate the heads and apply the norm."""
         return self.out_norm(y.flatten(-2))
 
 
@@ -172,7 +172,7 @@ class GroupedRMSNorm(Norm):
         self.groups = groups
 
     def forward(self, x: Float[Tensor, "*B D"]) -> Float[Tensor, "*B D"]:
-        """The normed x."""
+        """Return the normed x."""
         parts = to_float32(x).unflatten(-1, (self.groups, -1))
         y = rms_norm(parts, None, self.cfg.eps).flatten(-2)
         if self.weight is not None:

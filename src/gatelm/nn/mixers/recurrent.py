@@ -1,4 +1,4 @@
-"""Mixers that carry a state from token to token: all of their forward but the recurrence."""
+"""Base of mixers with a state: all of their forward except the recurrence."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gatelm.nn.shapes import Float, Tensor
 
 
 class RecurrentMixer(nn.Module):
-    """Projections, sites and the cache around `mix`.
+    """Base module with projections, sites and cache around `mix`.
 
     A subclass registers its own modules between `__init__` and `add_output`, which gives parameters
     the order in which they are used.
@@ -29,7 +29,7 @@ class RecurrentMixer(nn.Module):
         self.v_proj = nn.Linear(hidden_dim, heads.v[0] * self.value_width, bias=False)
 
     def add_output(self, hidden_dim: int, modifiers: Modifiers) -> None:
-        """Register W_o and the sites, after all else."""
+        """Register W_o and the sites, after all other modules."""
         num_heads, width = self.cfg.heads(hidden_dim).y
         self.o_proj = nn.Linear(num_heads * width, hidden_dim, bias=False)
         self.gates = self.cfg.build_sites(hidden_dim, modifiers)
@@ -37,7 +37,7 @@ class RecurrentMixer(nn.Module):
     def forward(
         self, x: Float[Tensor, "B T D"], resid: Float[Tensor, "B T D"], context: Context
     ) -> Float[Tensor, "B T D"]:
-        """The branch of x, the normed residual; `resid` is the raw one."""
+        """Compute the branch of x, the normed residual; `resid` is the raw one."""
         sources = Sources(x=x, resid=resid)
         q = self.q_proj(x).unflatten(-1, (-1, self.key_width))
         k = self.k_proj(x).unflatten(-1, (-1, self.key_width))
@@ -62,12 +62,12 @@ class RecurrentMixer(nn.Module):
         context: Context,
         states: tuple[Tensor, ...],
     ) -> tuple[Float[Tensor, "B T N V"], tuple[Tensor, ...]]:
-        """The heads' outputs as they reach `sdpa`, and the states to carry on.
+        """Return the heads' outputs as they reach `sdpa`, and the states for the next call.
 
         states: of the call before; empty at the beginning of the text.
         """
         raise NotImplementedError
 
     def merge(self, y: Float[Tensor, "B T N V"]) -> Float[Tensor, "B T C"]:
-        """The heads side by side, as W_o reads them."""
+        """Concatenate the heads, as W_o reads them."""
         return y.flatten(-2)

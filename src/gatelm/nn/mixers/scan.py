@@ -25,7 +25,7 @@ def scan(
     starts: Bool[Tensor, "B T"] | None,
     state: Float[Tensor, "B N Q W"] | None,
 ) -> tuple[Float[Tensor, "B T P W"], Float[Tensor, "B N Q W"]]:
-    """y, and the state after the last token, in float32 like everything inside.
+    """Compute y and the state after the last token, in float32.
 
     Each of K heads of k serves M/K heads of q and N/K of v in a row, and one of the two is K; y has
     as many heads P as the other. log_decay: a, at most 0; None: nothing is forgotten. starts:
@@ -60,7 +60,7 @@ def scan(
 def scan_flops_per_token(
     seq_len: int, heads: tuple[int, int, int], key_width: int, value_width: int
 ) -> int:
-    """Matrix-product FLOPs of `scan` with heads of (q, k, v)."""
+    """Count matrix-product FLOPs of `scan` with heads of (q, k, v)."""
     queries, _, values = heads
     chunk = min(CHUNK_TOKENS, seq_len)
     outputs = max(queries, values)

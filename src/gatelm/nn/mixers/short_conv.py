@@ -12,12 +12,12 @@ from gatelm.nn.shapes import Bool, Float, Int, Tensor
 
 
 def segments(starts: Bool[Tensor, "B T"]) -> Int[Tensor, "B T"]:
-    """The document each token belongs to, counted from 0, which stands for what came before."""
+    """Number the documents of tokens; 0 is the document of the tokens before this call."""
     return starts.long().cumsum(dim=1)
 
 
 class ShortConv(nn.Module):
-    """y_t = sum over k of w_k x_(t-k) (+ bias), 0 <= k < kernel_tokens, per channel.
+    """Convolution y_t = sum over k of w_k x_(t-k) (+ bias), 0 <= k < kernel_tokens, per channel.
 
     Tokens of other documents, and those before the first, count as zeros. `weight` (C,K) holds the
     newest token's factor last, as in torch's Conv1d.
@@ -35,7 +35,7 @@ class ShortConv(nn.Module):
         starts: Bool[Tensor, "B T"] | None,
         tail: Float[Tensor, "B P C"] | None = None,
     ) -> tuple[Float[Tensor, "B T C"], Float[Tensor, "B P C"]]:
-        """The convolved x, and the tail for the next call: its last P = kernel_tokens - 1 inputs.
+        """Return the convolved x and the tail for the next call: the last kernel_tokens - 1 inputs.
 
         starts: tokens that begin a document; None: none does. tail: of the call before, None at
             the beginning of the text.
@@ -70,7 +70,7 @@ class ShortConv(nn.Module):
         starts: Bool[Tensor, "B T"] | None,
         tail: Float[Tensor, "B P C"] | None,
     ) -> tuple[list[Tensor], Float[Tensor, "B P C"]]:
-        """Heads through the convolution and SiLU; all their channels are the C of `forward`."""
+        """Apply the convolution and SiLU to heads; all their channels are the C of `forward`."""
         flat, new_tail = self(torch.cat([t.flatten(2) for t in heads], dim=-1), starts, tail)
         parts = F.silu(flat).split([t.shape[2:].numel() for t in heads], dim=-1)
         return [p.unflatten(-1, t.shape[2:]) for p, t in zip(parts, heads, strict=True)], new_tail

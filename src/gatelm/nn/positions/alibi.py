@@ -9,7 +9,7 @@ from gatelm.config import Config
 
 
 class AlibiConfig(Config):
-    """Each head's scores fall by a slope of its own times the distance between query and key.
+    """ALiBi: each head's scores fall by its slope times the distance between query and key.
 
     The slopes are 2^(-8/N), 2^(-16/N), ... for N heads; where N is no power of two, those of the
     power below, then every second one of the power above. None is learned.
@@ -18,7 +18,7 @@ class AlibiConfig(Config):
     kind: Literal["alibi"] = "alibi"
 
     def slopes(self, num_heads: int) -> tuple[float, ...]:
-        """One for each query head."""
+        """Return the slope of each query head."""
         power = 2 ** math.floor(math.log2(num_heads))
         found = _geometric(power) + _geometric(2 * power)[::2]
         return found[:num_heads]

@@ -34,7 +34,7 @@ class RopeConfig(Config):
         return 1.0 if self.scaling is None else self.scaling.amplitude
 
     def rotary_dim(self, head_dim: int) -> int:
-        """Channels that turn; a whole, even number (`check` refuses others)."""
+        """Return the number of channels that turn, which is even (`check` refuses others)."""
         return int(head_dim * self.partial_factor)
 
     def check(self, head_dim: int, where: str) -> None:
@@ -52,14 +52,14 @@ class RopeConfig(Config):
 def rotary_angles(
     cfg: RopeConfig, head_dim: int, positions: Int[Tensor, "*B T"]
 ) -> Float[Tensor, "*B T R"]:
-    """Angles position * frequency, one per pair, float32 whatever the model's dtype."""
+    """Compute angles position * frequency, one per pair, always in float32."""
     return positions[..., None].to(torch.float32) * rotary_frequencies(cfg, head_dim, positions)
 
 
 def rotary_frequencies(
     cfg: RopeConfig, head_dim: int, positions: Int[Tensor, "*B T"]
 ) -> Float[Tensor, "*B T R"] | Float[Tensor, " R"]:
-    """Radians a token, one per pair; of every token where they move with the text's length."""
+    """Compute radians per token, one per pair; by token if they depend on the text's length."""
     rotary_dim = cfg.rotary_dim(head_dim)
     if cfg.scaling is None:
         return plain_frequencies(cfg.base, rotary_dim, positions.device)
@@ -70,14 +70,14 @@ def rotary_frequencies(
 def rotation(
     cfg: RopeConfig, head_dim: int, positions: Int[Tensor, "*B T"]
 ) -> tuple[Float[Tensor, "*B T R"], Float[Tensor, "*B T R"]]:
-    """cos and sin of the angles, times the scaling's amplitude; float32."""
+    """Compute cos and sin of the angles, times the scaling's amplitude, in float32."""
     angles = rotary_angles(cfg, head_dim, positions)
     cos, sin = angles.cos(), angles.sin()
     return (cos, sin) if cfg.amplitude == 1.0 else (cos * cfg.amplitude, sin * cfg.amplitude)
 
 
 def lengths_so_far(positions: Int[Tensor, "*B T"]) -> Int[Tensor, "*B T"]:
-    """Tokens of the text that each token stands in: its last position here, plus one.
+    """Return the length so far of each token's text: its last position here, plus one.
 
     A text ends where the next position is not one more.
     """

@@ -20,7 +20,7 @@ from gatelm.nn.shapes import Float, Int, Tensor
 def plain_frequencies(
     base: float, rotary_dim: int, device: torch.device | None = None
 ) -> Float[Tensor, " R"]:
-    """base^(-2i/D), float32 whatever the model's dtype."""
+    """Compute base^(-2i/D), always in float32."""
     exponent = torch.arange(0, rotary_dim, 2, device=device, dtype=torch.float32)
     return base ** (-exponent / rotary_dim)
 
@@ -43,7 +43,7 @@ class _Scaling(Config):
     def frequencies(
         self, base: float, rotary_dim: int, lengths: Int[Tensor, "*B T"]
     ) -> Float[Tensor, "*B T R"] | Float[Tensor, " R"]:
-        """Radians a token, one for each pair.
+        """Return the radians per token of each pair.
 
         lengths: tokens of the text that each token stands in, so far; the methods that move with
             length give every token its own frequencies.
@@ -69,7 +69,7 @@ class LinearScaling(_FromAnyLength):
     def frequencies(
         self, base: float, rotary_dim: int, lengths: Int[Tensor, "*B T"]
     ) -> Float[Tensor, " R"]:
-        """The plain frequencies, divided by the factor."""
+        """Return the plain frequencies, divided by the factor."""
         return plain_frequencies(base, rotary_dim, lengths.device) / self.factor
 
 
@@ -86,13 +86,13 @@ class NtkScaling(_FromAnyLength):
         _needs_two_pairs(self.kind, rotary_dim, where)
 
     def scaled_base(self, base: float, rotary_dim: int) -> float:
-        """The base that this scaling comes to."""
+        """Return the base that this scaling amounts to."""
         return base * self.factor ** (rotary_dim / (rotary_dim - 2))
 
     def frequencies(
         self, base: float, rotary_dim: int, lengths: Int[Tensor, "*B T"]
     ) -> Float[Tensor, " R"]:
-        """The plain frequencies of the scaled base."""
+        """Return the plain frequencies of the scaled base."""
         return plain_frequencies(self.scaled_base(base, rotary_dim), rotary_dim, lengths.device)
 
 
@@ -116,7 +116,7 @@ class DynamicNtkScaling(_FromLength):
     def frequencies(
         self, base: float, rotary_dim: int, lengths: Int[Tensor, "*B T"]
     ) -> Float[Tensor, "*B T R"]:
-        """For each token, the frequencies of the base that its text's length needs."""
+        """Return for each token the frequencies of the base that its text's length needs."""
         grown = self.alpha * lengths.to(torch.float32) / self.original_tokens - (self.alpha - 1)
         bases = base * grown.clamp(min=1.0) ** (rotary_dim / (rotary_dim - 2))
         exponent = torch.arange(0, rotary_dim, 2, device=lengths.device, dtype=torch.float32)
@@ -169,7 +169,7 @@ class YarnScaling(_FromLength):
     def frequencies(
         self, base: float, rotary_dim: int, lengths: Int[Tensor, "*B T"]
     ) -> Float[Tensor, " R"]:
-        """A mixture of interpolated and plain frequencies, by the ramp."""
+        """Mix interpolated and plain frequencies by the ramp."""
         plain = plain_frequencies(base, rotary_dim, lengths.device)
         if self.ramp == "rotations":
             rotations = self.original_tokens * plain / (2 * math.pi)
@@ -182,7 +182,7 @@ class YarnScaling(_FromLength):
         return plain / self.factor * (1.0 - kept) + plain * kept
 
     def _ramp(self, base: float, rotary_dim: int) -> tuple[float, float]:
-        """The pairs, as real numbers, that turn `beta_fast` and `beta_slow` times."""
+        """Return the pairs, as real numbers, that turn `beta_fast` and `beta_slow` times."""
 
         def pair(rotations: float) -> float:
             turns = self.original_tokens / (rotations * 2 * math.pi)
@@ -238,7 +238,7 @@ class LongRopeScaling(_FromLength):
     def frequencies(
         self, base: float, rotary_dim: int, lengths: Int[Tensor, "*B T"]
     ) -> Float[Tensor, "*B T R"]:
-        """For each token, the plain frequencies divided by the short or the long factors."""
+        """Return for each token the plain frequencies divided by the short or the long factors."""
         plain = plain_frequencies(base, rotary_dim, lengths.device)
         short, long = (
             plain / torch.tensor(factors, device=plain.device, dtype=torch.float32)
@@ -268,7 +268,7 @@ class Llama3Scaling(_FromLength):
     def frequencies(
         self, base: float, rotary_dim: int, lengths: Int[Tensor, "*B T"]
     ) -> Float[Tensor, " R"]:
-        """A mixture of interpolated and plain frequencies, by rotations."""
+        """Mix interpolated and plain frequencies by rotations."""
         plain = plain_frequencies(base, rotary_dim, lengths.device)
         rotations = self.original_tokens * plain / (2 * math.pi)
         span = self.high_freq_factor - self.low_freq_factor

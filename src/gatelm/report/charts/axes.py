@@ -1,4 +1,4 @@
-"""What the charts share: data, colour, scales, ticks, titles, reference lines."""
+"""Shared parts of charts: data, colour, scales, ticks, titles, reference lines."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Chart = alt.Chart | alt.LayerChart
 
 
 def data(rows: Sequence[Row]) -> alt.InlineData:
-    """Rows as a chart's inline data."""
+    """Turn rows into a chart's inline data."""
     return alt.InlineData(values=[dict(row) for row in rows])
 
 
 def unique(rows: Sequence[Row], key: str) -> list[Any]:
-    """The values of a column in order of appearance."""
+    """Return the different values of a column in order of appearance."""
     return list(dict.fromkeys(row[key] for row in rows))
 
 
 def arm_color(palette: Palette, arms: Sequence[str], *, legend: bool = True) -> alt.Color:
-    """The colour channel of an arm; its legend stands below, in columns that fit a narrow page."""
+    """Return the colour channel of arms; its legend below has columns that fit a narrow page."""
     longest = max(map(len, arms), default=0)
     below = alt.Legend(
         title=None,
@@ -42,7 +42,7 @@ def arm_color(palette: Palette, arms: Sequence[str], *, legend: bool = True) -> 
 
 
 def wrapped(text: str, width: int = 38) -> list[str]:
-    """A title in lines short enough for a narrow page."""
+    """Break a title into lines short enough for a narrow page."""
     return textwrap.wrap(text, width) or [text]
 
 
@@ -51,7 +51,7 @@ def scale(
     kind: Literal["linear", "log"] = "linear",
     padding: float | None = None,
 ) -> alt.Scale:
-    """A scale that need not contain zero; a given domain is kept as it is."""
+    """Make a scale that need not contain zero; a given domain is not changed."""
     options: dict[str, Any] = {"type": kind, "nice": domain is None}
     if kind == "linear":
         options["zero"] = False
@@ -63,7 +63,7 @@ def scale(
 
 
 def ticks(domain: tuple[float, float] | None, kind: Literal["linear", "log"]) -> alt.Axis:
-    """Round ticks, in the manner of 1, 2, 5 on a logarithmic scale (more on a short one)."""
+    """Make round ticks, such as 1, 2, 5 on a logarithmic scale (more on a short one)."""
     if kind == "linear" or domain is None:
         return alt.Axis(tickCount=5)
     low, high = domain
@@ -80,6 +80,7 @@ def ticks(domain: tuple[float, float] | None, kind: Literal["linear", "log"]) ->
 
 
 def rule(value: float, channel: Literal["x", "y"], *, solid: bool = False) -> alt.Chart:
+    """Draw a line at a reference value of one axis."""
     mark = alt.Chart(data([{"reference": value}])).mark_rule(
         color=INK if solid else MUTED, strokeDash=[1, 0] if solid else [4, 3], strokeWidth=1.2
     )
@@ -90,6 +91,7 @@ def rule(value: float, channel: Literal["x", "y"], *, solid: bool = False) -> al
 
 
 def layered(layers: Sequence[alt.Chart], title: str, height: int) -> alt.LayerChart:
+    """Lay charts of the page's width over each other, under one title."""
     chart = alt.layer(*layers)
     assert isinstance(chart, alt.LayerChart)
     return chart.properties(width="container", height=height, title=title)

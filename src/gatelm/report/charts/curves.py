@@ -18,7 +18,7 @@ from gatelm.study.results.curves import Curve
 from gatelm.study.results.spikes import Spikes
 
 MOST_POINTS = 400
-"""Drawn of a curve: the highest and the median value of each of half as many stretches."""
+"""Largest number of points of a curve: the peak and median of half as many stretches."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,7 @@ class Drawn:
 
 
 def curves_chart(drawn: Sequence[Drawn], *, from_step: int = 0) -> Chart:
-    """One line a curve, a triangle at the peak of each event; values before `from_step` are left
-    out."""
+    """Draw one line per curve from `from_step` on, with a triangle at each event's peak."""
     palette = Palette.of_arms(d.curve.name for d in drawn)
     names = [d.curve.name for d in drawn]
     rows = [row for d in drawn for row in _rows(d.curve, from_step)]
@@ -55,7 +54,7 @@ def curves_chart(drawn: Sequence[Drawn], *, from_step: int = 0) -> Chart:
 
 
 def write_chart(drawn: Sequence[Drawn], path: Path, *, from_step: int = 0) -> None:
-    """The chart as an SVG file.
+    """Write the chart as an SVG file.
 
     Raises:
         OSError: the file cannot be written.
@@ -65,7 +64,7 @@ def write_chart(drawn: Sequence[Drawn], path: Path, *, from_step: int = 0) -> No
 
 
 def _rows(curve: Curve, from_step: int) -> list[dict[str, object]]:
-    """Few points that keep every peak: of each stretch its median, and its highest value."""
+    """Reduce a curve to few points that keep every peak: each stretch's median and maximum."""
     kept = (curve.steps >= from_step) & np.isfinite(curve.values)
     steps, values = curve.steps[kept], curve.values[kept]
     if len(steps) <= MOST_POINTS:

@@ -19,7 +19,7 @@ EXPORT_FONT = "Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
 
 
 def svg(figure: Figure) -> str:
-    """A chart as SVG text of the figure's width."""
+    """Render a chart as SVG text of the figure's width."""
     title = {"text": figure.title, "subtitle": figure.context}
     spec = {**figure.spec, "width": figure.width, "title": title}
     config = {**CONFIG, "font": EXPORT_FONT}

@@ -33,7 +33,7 @@ def _probability(title: str | None) -> alt.Color:
 def _grid(
     rows: Sequence[Row], columns: tuple[str, str], lines: tuple[str, str], whose: str
 ) -> Chart:
-    """Cells with their value printed inside; `columns` and `lines` are (field, axis title)."""
+    """Draw cells with their values inside; `columns` and `lines` are (field, axis title)."""
     x = (
         alt.X(f"{columns[0]}:O")
         .sort(unique(rows, columns[0]))
@@ -66,14 +66,14 @@ def _grid(
 
 
 def share_by_head(rows: Sequence[Row], *, title: str, whose: str = "arm") -> Chart:
-    """One arm or model: layers down, heads across. Rows: label, layer, head, value (0 to 1)."""
+    """Draw one arm or model, layers down, heads across. Rows: label, layer, head, value."""
     chart = _grid(rows, ("head", "head"), ("layer", "layer"), whose)
     height = 26 * len(unique(rows, "layer"))
     return chart.properties(width="container", height=max(height, 40), title=title)
 
 
 def share_by_arm(rows: Sequence[Row], *, title: str) -> Chart:
-    """Small models: arms down, layer and head across. Rows: label, column, value (0 to 1)."""
+    """Draw small models, arms down, layer and head across. Rows: label, column, value (0 to 1)."""
     chart = _grid(rows, ("column", "layer and head"), ("label", ""), "arm")
     height = 30 * len(unique(rows, "label"))
     return chart.properties(width="container", height=max(height, 40), title=title)
@@ -82,7 +82,7 @@ def share_by_arm(rows: Sequence[Row], *, title: str) -> Chart:
 def attention_map(
     tokens: Sequence[str], maps: Sequence[Mapping[str, Any]], *, title: str
 ) -> alt.Chart:
-    """The attention of one sample; rows are queries, columns keys.
+    """Draw the attention of one sample; rows are queries, columns keys.
 
     Parameters of the chart (set by the page's controls, or `chart.params` elsewhere): `layer`,
     `head` and `first`, which is "show" (fixed scale from 0 to 1) or "hide" (no first column, and
@@ -139,7 +139,7 @@ def attention_map(
 
 
 def _map_rows(maps: Sequence[Mapping[str, Any]], length: int) -> list[dict[str, Any]]:
-    """A row a query, with its weights in thousandths up to the last key it sees."""
+    """Return a row per query, with its weights in thousandths up to the last key it sees."""
     return [
         {
             "layer": entry["layer"],
@@ -153,7 +153,7 @@ def _map_rows(maps: Sequence[Mapping[str, Any]], length: int) -> list[dict[str, 
 
 
 def _rescalable() -> alt.Color:
-    """From 0 to 1, or with the first column hidden to the largest value left."""
+    """Make a scale from 0 to 1, or to the largest other value if the first column is hidden."""
     scale = alt.Scale(
         scheme=SEQUENTIAL,
         domainMin=0,

@@ -30,7 +30,7 @@ def seeds_and_means(
     x_domain: tuple[float, float] | None = None,
     reference: float | None = None,
 ) -> Chart:
-    """Each seed as a dot, the mean with its interval below it.
+    """Draw each seed as a dot, and the mean with its interval below it.
 
     Rows of `seeds`: arm, label, seed, value; of `means`: arm, label, mean, low, high, n. With
     `reference` a dashed line marks a value to compare with (uniform attention).
@@ -79,7 +79,7 @@ def _mean_tooltip() -> list[alt.Tooltip]:
 def along_axis(
     rows: Sequence[Row], palette: Palette, *, title: str, x_title: str, y_title: str
 ) -> Chart:
-    """Means with their intervals along a setting, one line an arm.
+    """Draw means with their intervals along a setting, one line per arm.
 
     Rows: arm, x, mean, low, high (None without an interval), n. A setting that spans three
     doublings or more is drawn on a logarithmic scale. Arms stand a little beside each other, so
@@ -116,7 +116,7 @@ def along_axis(
 
 
 def _beside(row: Row, arms: Sequence[str], places: Sequence[float], wide: bool) -> float:
-    """Where an arm's mean stands: its setting, moved by up to 2 % of the axis."""
+    """Place an arm's mean at its setting, moved by up to 2 % of the axis."""
     shift = 0.04 * ((arms.index(row["arm"]) + 0.5) / len(arms) - 0.5)
     x = float(row["x"])
     if wide:
@@ -125,7 +125,7 @@ def _beside(row: Row, arms: Sequence[str], places: Sequence[float], wide: bool) 
 
 
 def differences(rows: Sequence[Row], palette: Palette, *, title: str, x_title: str) -> Chart:
-    """Paired differences with their intervals beside zero.
+    """Draw paired differences with their intervals beside zero.
 
     Rows: arm, label, difference, low, high (None without an interval), n, outcome.
     """
@@ -166,7 +166,7 @@ def marked(
     x_domain: tuple[float, float] | None = (0.0, 1.0),
     reference: float | None = None,
 ) -> Chart:
-    """A value per arm, seed and set of marked positions. Rows: arm, label, seed, mark, value.
+    """Draw a value per arm, seed and set of marks. Rows: arm, label, seed, mark, value.
 
     The shape tells the mark; `reference` is the uniform-attention value.
     """

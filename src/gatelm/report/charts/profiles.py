@@ -39,7 +39,7 @@ def curves(
     points: Literal["none", "all"] = "none",
     height: int = 280,
 ) -> Chart:
-    """One line a run. Rows: arm, label, seed, x, y, and end ("diverged" where a run broke off).
+    """Draw one line per run. Rows: arm, label, seed, x, y, and end ("diverged" if it diverged).
 
     A click in the legend brings one arm forward. `reference` draws a horizontal line.
     """
@@ -101,7 +101,7 @@ def layer_profile(
     reference: float | None = None,
     height: int = 240,
 ) -> Chart:
-    """A value by depth, one line a run. Rows: arm, label, seed, place (text), value.
+    """Draw a value by depth, one line per run. Rows: arm, label, seed, place (text), value.
 
     `place` is shown in order of appearance: "embedding", "0", "1", ... Without seeds (None) the
     lines are models.
@@ -133,7 +133,7 @@ def layer_profile(
 
 
 def ridges(rows: Sequence[Row], *, color: str, title: str, x_title: str) -> Chart:
-    """Histograms one above the other, one a layer. Rows: place (text), low, high, share.
+    """Draw one histogram per layer, one above the other. Rows: place (text), low, high, share.
 
     Each histogram is scaled to its own highest bar, so shapes compare and areas do not.
     """

@@ -1,4 +1,4 @@
-"""Charts of retrieval: scores by the length of the text and the depth of what is asked for."""
+"""Charts of retrieval: scores by the length of the text and the depth of the needle."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gatelm.report.charts.theme import SEQUENTIAL
 
 
 def score_by_depth(rows: Sequence[Row], *, title: str) -> Chart:
-    """One task: depth down, length across. Rows: length (shown), depth (percent), value (0 to 1).
+    """Draw one task, depth down, length across. Rows: length (text), depth (%), value (0 to 1).
 
     The colour scale is fixed from 0 to 1, so that models can be compared by eye.
     """

@@ -64,13 +64,13 @@ CONFIG: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Palette:
-    """Arms and their colours; `of` gives the colour of an arm, `scale` a chart's colour scale."""
+    """The colours of arms."""
 
     colors: dict[str, str]
 
     @classmethod
     def of_arms(cls, arms: Iterable[str], baselines: Iterable[str] = ()) -> Palette:
-        """Baselines are grey, the others take the colours in order of appearance."""
+        """Give baselines grey, and the other arms the colours in order of appearance."""
         grey = set(baselines)
         others = [arm for arm in dict.fromkeys(arms) if arm not in grey]
         colors = dict.fromkeys(sorted(grey), BASELINE)
@@ -78,8 +78,10 @@ class Palette:
         return cls(colors)
 
     def of(self, arm: str) -> str:
+        """Return the colour of an arm."""
         return self.colors.get(arm, BASELINE)
 
     def scale(self, arms: Iterable[str]) -> alt.Scale:
+        """Return the colour scale of a chart with these arms."""
         arms = list(dict.fromkeys(arms))
         return alt.Scale(domain=arms, range=[self.of(arm) for arm in arms])

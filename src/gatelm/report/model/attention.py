@@ -1,4 +1,4 @@
-"""Where attention goes in each model: first keys, distances, sinks at any key, maps."""
+"""Sections on attention in each model: first keys, distances, sinks at any key, maps."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from gatelm.report.sections import (
 from gatelm.study.results.numbers import count, is_number, mean, percent, rounded, short
 
 MOST_MODELS = 8
-"""Models with a heatmap or a map of their own."""
+"""Largest number of models that get a heatmap or a map of their own."""
 
 SHOWN_POSITIONS = 24
 
 
 def add_attention(page: Page, models: Sequence[Looked], palette: Palette) -> None:
-    """The first token's share: a line over layers for all models, a heatmap for each."""
+    """Add the first token's share: a line over layers for all models, a heatmap for each."""
     rows = [row for m in models for row in place_rows(m, m.layers, head_means(_share(m)))]
     if not rows:
         page.note("No layer's attention could be read.", "warning")
@@ -69,7 +69,7 @@ def _share(model: Looked) -> Any:
 
 
 def add_profiles(page: Page, models: Sequence[Looked], palette: Palette) -> None:
-    """What is carried from the first token, the first m keys, distances, entropy."""
+    """Add the first token's carried share, the first m keys, distances and entropy."""
     figures = [
         *_carried(models, palette),
         *_leading(models, palette),
@@ -150,18 +150,18 @@ def _entropies(models: Sequence[Looked], palette: Palette) -> list[Figure]:
 
 
 def bin_labels(edges: Sequence[int]) -> list[str]:
-    """`0`, `1`, `2-3`, `4-7`, ... of the edges of bins."""
+    """Label bins by their edges: `0`, `1`, `2-3`, `4-7`, ..."""
     return [str(low) if high == low + 1 else f"{low}-{high - 1}" for low, high in pairwise(edges)]
 
 
 def _over_layers(by_layer: Any) -> list[float]:
-    """The mean over layers, bin by bin."""
+    """Return the mean over layers, bin by bin."""
     layers = [layer for layer in by_layer or () if all(map(is_number, layer))]
     return [sum(values) / len(values) for values in zip(*layers, strict=True)]
 
 
 def add_sinks(page: Page, models: Sequence[Looked], palette: Palette) -> None:
-    """At which positions and on which tokens sinks stand."""
+    """Add the positions and the tokens of sinks."""
     sinks = {m.name: mapping(m.detail.get("sinks")) for m in models if m.detail.get("sinks")}
     if not sinks:
         page.text("Sinks at other keys were not measured.")
@@ -221,7 +221,7 @@ def _add_sink_tokens(
 
 
 def add_model_maps(page: Page, models: Sequence[Looked]) -> None:
-    """The attention maps of one sample, with controls for layer and head."""
+    """Add the attention maps of one sample, with controls for layer and head."""
     drawn = [(m.name, mapping(m.analysis.get("attention_maps"))) for m in models[:MOST_MODELS]]
     panels = [Maps(f"attention-map-{name}", name, maps) for name, maps in drawn if maps.get("maps")]
     if panels:

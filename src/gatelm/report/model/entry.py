@@ -16,7 +16,7 @@ class Looked:
 
     entry: Mapping[str, Any]
     seed: None = None
-    """A model stands for no seed."""
+    """A model has no seed."""
 
     @property
     def name(self) -> str:
@@ -32,17 +32,17 @@ class Looked:
 
     @property
     def analysis(self) -> Mapping[str, Any]:
-        """What was read of the model, layer by layer and head by head."""
+        """The tree of the model's analysis, by layer and head."""
         return mapping(self.entry.get("analysis"))
 
     @property
     def detail(self) -> Mapping[str, Any]:
-        """What only `gatelm analyze` measures, and no run of a study."""
+        """The part of the analysis that only `gatelm analyze` measures."""
         return mapping(self.analysis.get("detail"))
 
     @property
     def gate_note(self) -> str:
-        """Why gates were not read; empty where they were, or where there are none."""
+        """Reason for which gates were not read; empty if they were, or if there are none."""
         return str(self.entry.get("gate_note") or "")
 
     @property
@@ -66,16 +66,16 @@ class Looked:
         return list(self.analysis.get("attention_layers") or ())
 
     def metric(self, name: str) -> float | None:
-        """A metric's value; None where it was not measured."""
+        """Return a metric's value; None if it was not measured."""
         value = self.metrics.get(name)
         return float(value) if is_number(value) else None
 
 
 def read_looked(results: Mapping[str, Any]) -> list[Looked]:
-    """The models of an analysis.json, in order."""
+    """Read the models of an analysis.json, in order."""
     return [Looked(mapping(entry)) for entry in results.get("models") or ()]
 
 
 def head_means(by_head: Any) -> list[float | None]:
-    """The mean over heads of each layer's list."""
+    """Return the mean over heads of each layer's list."""
     return [mean(heads) for heads in by_head or ()]

@@ -1,4 +1,4 @@
-"""Inside each model: activations, ranks, gates."""
+"""Sections on the inside of each model: activations, ranks, gates."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from gatelm.study.results.numbers import MISSING, fixed, is_number, percent, rou
 
 
 def add_activations(page: Page, models: Sequence[Looked], palette: Palette) -> None:
-    """Along the residual stream, at the attention's output, and the largest entries."""
+    """Add activations along the residual stream and at the attention's output."""
     page.text(
         "Along the residual stream, from the embedding to the last layer (before the final norm); "
         "means over rows. Dashed: a first token that is like the others (norm ratio 1), and the "
@@ -55,13 +55,13 @@ def add_activations(page: Page, models: Sequence[Looked], palette: Palette) -> N
 
 
 def _layer_rows(model: Looked, entries: Any, key: str) -> Rows:
-    """One value of each layer's entry."""
+    """Return rows with one value of each layer's entry."""
     entries = entries or ()
     return place_rows(model, (e.get("layer") for e in entries), (e.get(key) for e in entries))
 
 
 def _add_largest(page: Page, models: Sequence[Looked], palette: Palette) -> None:
-    """The largest entries of the place where each model's largest one is."""
+    """Add the largest entries at the place of each model's largest one."""
     rows = []
     for m in models:
         massive = m.detail.get("massive") or []
@@ -99,7 +99,7 @@ def _add_largest(page: Page, models: Sequence[Looked], palette: Palette) -> None
 
 
 def add_ranks(page: Page, models: Sequence[Looked], palette: Palette) -> None:
-    """Effective rank by layer, with and without the mean."""
+    """Add the effective rank by layer, with and without the mean."""
     figures: list[Figure] = []
     for of, what in (("heads", "heads' outputs"), ("branch", "attention output")):
         for key, how in (("effective_rank", ""), ("effective_rank_centred", ", centred")):
@@ -130,7 +130,7 @@ def add_ranks(page: Page, models: Sequence[Looked], palette: Palette) -> None:
 
 
 def add_gates(page: Page, models: Sequence[Looked], palette: Palette) -> None:
-    """Mean by layer, by head, histograms, and the table of dead and always-open heads."""
+    """Add gate means by layer and head, histograms, and the table of dead and always-open heads."""
     gated = [m for m in models if gates_of(m)]
     if not gated:
         page.text("No gate was read.")

@@ -27,7 +27,7 @@ def write_analysis(results: Mapping[str, Any], folder: Path) -> Path:
 
 
 def analysis_page(results: Mapping[str, Any]) -> Page:
-    """What was found first, then the evidence, then how it was measured."""
+    """Build the page: findings first, then the evidence, then how it was measured."""
     models = read_looked(results)
     palette = Palette.of_arms(model.name for model in models)
     page = Page(_title(models), _lead(results, models), f"Written by gatelm {gatelm.__version__}.")

@@ -1,4 +1,4 @@
-"""What an analysis found, in sentences and in one table; how it was measured."""
+"""Sections on the findings, in sentences and one table, and on how they were measured."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ HEADLINES = (
 
 
 def add_findings(page: Page, models: Sequence[Looked], palette: Palette) -> None:
-    """A few sentences a model: sinks, massive activations, gates, what could not be read."""
+    """Add a few sentences per model: sinks, massive activations, gates, unread layers."""
     for model in models:
         if len(models) > 1:
             page.section(model.name, level=3)
@@ -60,12 +60,12 @@ def add_findings(page: Page, models: Sequence[Looked], palette: Palette) -> None
 
 
 def findings(model: Looked) -> list[str]:
-    """What stands out, each with the number it rests on."""
+    """Return sentences on notable results, each with its number."""
     return [*_sinks(model), *_massive(model), *_gates(model)]
 
 
 def notes(model: Looked) -> list[str]:
-    """What is not known about this model."""
+    """Return sentences on what is not known about this model."""
     out = []
     if model.unread:
         by_reason: dict[str, list[str]] = {}
@@ -161,12 +161,12 @@ def _gates(model: Looked) -> list[str]:
 
 
 def percent_of(value: float | None) -> str:
-    """A share as a percentage of about three digits."""
+    """Format a share as a percentage of about three digits."""
     return MISSING if value is None else percent(float(f"{value:.3g}"))
 
 
 def add_models(page: Page, models: Sequence[Looked], palette: Palette) -> None:
-    """What each model is, then all metrics, with differences from the first."""
+    """Add the facts of each model, then all metrics, with differences from the first model."""
     columns = [
         Column("Model"),
         Column("Family"),
@@ -225,7 +225,7 @@ def _cell(name: str, model: Looked, first: Looked) -> Html:
 
 
 def add_definitions(page: Page, results: Mapping[str, Any], models: Sequence[Looked]) -> None:
-    """The text, the command, the versions and every metric's definition."""
+    """Add the text, the command, the versions and every metric's definition."""
     text = results.get("text") or {}
     if text:
         page.text(str(text.get("description") or ""))

@@ -1,4 +1,4 @@
-"""What changes when a part of a model is changed, and how it streams."""
+"""Sections on the loss under interventions, and on streaming."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gatelm.study.results.numbers import count, is_number, short
 
 
 def add_interventions(page: Page, models: Sequence[Looked], palette: Palette) -> None:
-    """The loss with a part forced, set to zero or clamped, against the model as it is."""
+    """Add the loss with a part forced, zeroed or clamped, beside the unchanged model's."""
     page.text(
         "The loss on the same text when a part of the model is changed while it runs; weights "
         "stay as they are. An increase near 0 means that the model does not need it."
@@ -37,7 +37,7 @@ def add_interventions(page: Page, models: Sequence[Looked], palette: Palette) ->
 
 
 def add_streaming(page: Page, models: Sequence[Looked], palette: Palette) -> None:
-    """The loss of a long text in a window cache that keeps 0, 1, 2, 4 first tokens."""
+    """Add the loss of a long text in a window cache that keeps 0, 1, 2 or 4 first tokens."""
     streamed = [m for m in models if m.streaming.get("rows")]
     for m in models:
         if m.streaming.get("error"):

@@ -1,4 +1,4 @@
-"""Where attention goes: first-token share by layer and head, at marked positions, maps."""
+"""Sections on attention: first-token share by layer and head, at marked positions, maps."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_PANELS = 12
 
 
 def add_attention(page: Page, part: StudyPart, palette: Palette) -> None:
-    """First-token share beside its uniform value, then the attention maps of one sample."""
+    """Add first-token share beside its uniform value, then the attention maps of one sample."""
     groups = {n: [r for r in runs if r.analysis] for n, runs in part.groups().items()}
     groups = {name: runs for name, runs in groups.items() if runs}
     shares = _shares(groups)
@@ -40,13 +40,13 @@ def add_attention(page: Page, part: StudyPart, palette: Palette) -> None:
 
 
 def uniform_share(runs: Iterable[RunRecord]) -> float | None:
-    """The share that uniform attention would give, as the analysis recorded it."""
+    """Return the share under uniform attention, as the analysis recorded it."""
     values = (run.analysis.get("uniform_share") for run in runs)
     return next((float(v) for v in values if is_number(v)), None)
 
 
 def average(matrices: Sequence[Any]) -> list[list[float | None]]:
-    """The mean of (layers, heads) matrices cell by cell, over the numbers there are.
+    """Average (layers, heads) matrices cell by cell, over the cells that hold numbers.
 
     Matrices of another shape than the first's are left out; a cell without numbers is None.
     """
@@ -60,7 +60,7 @@ def _is_row(row: Any) -> bool:
 
 
 def mean_share(share: Sequence[Sequence[float | None]]) -> float | None:
-    """The mean over all layers and heads that have a number."""
+    """Average over all layers and heads that have a number."""
     return mean(value for row in share for value in row)
 
 
@@ -75,7 +75,7 @@ def _shares(groups: Mapping[str, Sequence[RunRecord]]) -> dict[str, list[list[fl
 def _add_shares(
     page: Page, part: StudyPart, groups: Mapping[str, Sequence[RunRecord]], shares: dict[str, Any]
 ) -> list[Figure]:
-    """Text and, for models of many heads, a heatmap an arm; for small ones the one figure."""
+    """Write text and heatmaps: one per arm for models of many heads, else a single figure."""
     runs = [run for runs in groups.values() for run in runs]
     uniform = uniform_share(runs)
     length = next((run.analysis.get("seq_len") for run in runs), None)
@@ -112,7 +112,7 @@ def _add_shares(
 
 
 def _cells(name: str, share: Sequence[Sequence[float | None]], run: RunRecord) -> Rows:
-    """Cells of a heatmap; a model may have attention in some of its layers only."""
+    """Make the cells of a heatmap; a model may have attention in some of its layers only."""
     layers = run.analysis.get("attention_layers")
     if not isinstance(layers, list) or len(layers) != len(share):
         layers = range(len(share))
@@ -161,7 +161,7 @@ def _mark_figures(
 
 
 def one_seed(runs: Sequence[RunRecord]) -> tuple[list[str], str]:
-    """Captions that name each run's seed; where all have one seed, a sentence that says so."""
+    """Return captions with each run's seed; if all have one seed, a sentence says so."""
     if len({run.seed for run in runs}) == 1:
         return [""] * len(runs), f"Seed {runs[0].seed} of each arm."
     return [f"Seed {run.seed}." for run in runs], ""

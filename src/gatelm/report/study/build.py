@@ -1,4 +1,4 @@
-"""A study's folder to report.html and figures/."""
+"""The report of a study's folder: report.html and figures/."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def build_report(study_root: Path) -> Path:
 
 
 def study_page(study: Study) -> Page:
-    """The report as a page: verdicts first, then each part's evidence, then the record."""
+    """Build the report's page: verdicts first, then each part's evidence, then the record."""
     palette = Palette.of_arms(
         (arm for part in study.parts for arm in part.arms),
         (part.baseline for part in study.parts if part.baseline),

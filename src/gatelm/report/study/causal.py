@@ -1,4 +1,4 @@
-"""What forcing the gates does after training: the causal check of the arms that have gates."""
+"""The effect of forcing the gates after training: the causal check of arms with gates."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ HOW = (
 
 @dataclass(frozen=True)
 class CausalTable:
-    """Arms down, forced gates across; cells are texts."""
+    """Table of forced gates: arms down, ways of forcing across; cells are texts."""
 
     head: list[str]
     hints: list[str]
     arms: list[tuple[str, str]]
-    """Of each row the arm and its label."""
+    """The arm and label of each row."""
     rows: list[list[str]]
 
 
 def causal_table(part: StudyPart) -> CausalTable | None:
-    """None where no finished run has been checked."""
+    """Make the table; None if no finished run has been checked."""
     names = [m for m in CAUSAL_METRICS if any(is_number(r.metrics.get(m)) for r in part.finished())]
     arms: list[tuple[str, str]] = []
     values: list[list[list[float]]] = []
@@ -61,7 +61,7 @@ def causal_table(part: StudyPart) -> CausalTable | None:
 
 
 def _cells(seeds: list[list[float]]) -> list[str]:
-    """`mean (lowest to highest)` of each arm's seeds, with the same decimals."""
+    """Format `mean (lowest to highest)` of each arm's seeds, with the same decimals."""
     means = [mean(values) for values in seeds]
     wanted = common_decimals(decimals_for(None, m, 3) for m in means if m is not None)
     places = min(wanted, MOST_DECIMALS)
@@ -76,7 +76,7 @@ def _cells(seeds: list[list[float]]) -> list[str]:
 
 
 def add_causal(page: Page, part: StudyPart, palette: Palette) -> None:
-    """The table, where runs were checked."""
+    """Add the table, if runs were checked."""
     table = causal_table(part)
     if table is None:
         return

@@ -10,7 +10,7 @@ from gatelm.study.claims.table import ORDER, shortened, tally
 
 
 def claims_markdown(findings: Mapping[str, Finding]) -> str:
-    """One table a verdict: statement, source, printed figure, and the figures found."""
+    """Write one table per verdict: statement, source, printed figure, and the figures found."""
     blocks = [f"{len(findings)} published statements: {tally(findings.values())}."]
     shown = shortened(findings)
     for verdict in ORDER:
@@ -27,7 +27,7 @@ def claims_markdown(findings: Mapping[str, Finding]) -> str:
 
 
 def claims_page(findings: Mapping[str, Finding]) -> str:
-    """`claims_markdown` as a document of its own, with the commands that the figures are from."""
+    """Write `claims_markdown` as a document, with the commands that made the figures."""
     commands = dict.fromkeys(c for finding in findings.values() for c in finding.commands)
     blocks = ["# Published statements, checked", claims_markdown(findings)]
     if commands:

@@ -1,4 +1,4 @@
-"""A study's outcome as a small folder to keep beside source: README.md, a few SVGs, results.csv.
+"""The export of a study's outcome as a small folder: README.md, a few SVGs, results.csv.
 
 The same results give the same bytes. A section `## Reading`, written by hand, stays as it is.
 """
@@ -47,14 +47,14 @@ from gatelm.study.results.schema import ComparisonEntry, StudyResults, SummaryEn
 
 MOST_SVG_BYTES = 60_000
 MOST_FIGURES = 4
-"""Of one part."""
+"""Largest number of figures of one part."""
 
 READING = "Reading"
 NOT_READ = f"## {READING}\n\nNot written yet."
 
 
 def export_study(root: Path, folder: Path) -> list[Path]:
-    """Write `folder`/README.md, its figures and results.csv; the paths written.
+    """Write `folder`/README.md, its figures and results.csv, and return the paths.
 
     Figures of an earlier export that this one does not draw are removed.
 
@@ -88,7 +88,7 @@ def export_study(root: Path, folder: Path) -> list[Path]:
 
 
 def _drawings(part: StudyPart, palette: Palette) -> Iterator[tuple[Figure, str, str]]:
-    """Figures of the primary metrics that are small enough, each with its name and its SVG."""
+    """Draw the primary metrics' figures that are small enough; returns names and SVGs."""
     found = 0
     by_length = longer_figures(part, palette)
     for figure in [*by_length, *_along_axis(part, palette), *outcome_figures(part, palette)]:
@@ -102,7 +102,7 @@ def _drawings(part: StudyPart, palette: Palette) -> Iterator[tuple[Figure, str, 
 
 
 def _along_axis(part: StudyPart, palette: Palette) -> list[Figure]:
-    """For each primary metric, its means along the one axis of numbers that a part has."""
+    """Draw each primary metric's means along the only axis of numbers of a part."""
     paths = list(dict.fromkeys(path for run in part.runs for path in run.axes))
     if len(paths) != 1 or not all(is_number(run.axes.get(paths[0])) for run in part.runs):
         return []
@@ -148,7 +148,7 @@ def _blocks(
 
 
 def _part(part: StudyPart, pictures: Sequence[str]) -> Iterator[str]:
-    """The question and its answer in pictures and primary metrics; the other metrics folded."""
+    """Write a part: the question, pictures and primary metrics, and other metrics folded."""
     yield markdown.plain(part.spec.question)
     yield "\n".join(f"- Published: {markdown.cell(claim)}" for claim in part.spec.claims)
     yield markdown.plain(part.spec.note)
@@ -168,12 +168,12 @@ def _part(part: StudyPart, pictures: Sequence[str]) -> Iterator[str]:
 
 
 def _causal(metric: str) -> bool:
-    """Whether a metric has its place in the table of forced gates."""
+    """Whether a metric belongs in the table of forced gates."""
     return split_mark(metric)[0] in CAUSAL_METRICS
 
 
 def _arms(part: StudyPart) -> str:
-    """Mean and interval of every metric; arms stand in the rows unless there are more metrics."""
+    """Write mean and interval of every metric; arms are the rows unless there are more metrics."""
     groups = part.groups()
     over_axis = _labels_over_axis(part)
     metrics = [name for name in part.metrics if not _causal(name) and name not in over_axis]
@@ -196,7 +196,7 @@ def _arms(part: StudyPart) -> str:
 
 
 def _over_axis(part: StudyPart) -> str:
-    """Mean and interval of the metrics that are one number over an axis, a row an arm."""
+    """Write mean and interval of metrics that are one number over an axis, a row per arm."""
     over_axis = _labels_over_axis(part)
     labels = list(dict.fromkeys(name for names in over_axis.values() for name in names))
     columns = [_means(part, metric, labels) for metric in over_axis]
@@ -206,7 +206,7 @@ def _over_axis(part: StudyPart) -> str:
 
 
 def _labels_over_axis(part: StudyPart) -> dict[str, list[str]]:
-    """Metrics whose summaries stand for several settings at once, with the rows they have."""
+    """Return metrics whose summaries stand for several settings, with their rows."""
     settings = part.groups().keys()
     out: dict[str, list[str]] = {}
     for metric in part.metrics:
@@ -217,7 +217,7 @@ def _labels_over_axis(part: StudyPart) -> dict[str, list[str]]:
 
 
 def _uniform(part: StudyPart, metric: str) -> str:
-    """What a first-token share is to be read beside."""
+    """Write the uniform value beside which a first-token share must be read."""
     name = uniform_name(metric)
     if name is None:
         return ""
@@ -244,7 +244,7 @@ def _mean(summary: SummaryEntry | None, places: int) -> str:
 
 
 def _comparisons(part: StudyPart, name: str) -> str:
-    """Each arm minus the baseline in one metric, with what a null would have missed."""
+    """Write each arm minus the baseline in one metric, with the detectable difference of nulls."""
     compared = part.comparisons_of(name)
     places = common_places(compared)
     rows = [
@@ -282,7 +282,7 @@ def _diverged(c: ComparisonEntry) -> str:
 
 
 def _record(study: Study) -> Iterator[str]:
-    """How to read the tables, what was measured, and how to run it again."""
+    """Write how to read the tables, what was measured, and how to repeat the study."""
     results = study.results
     yield "## How to read the tables"
     yield method([c for part in study.parts for c in part.comparisons])
@@ -310,7 +310,7 @@ def _record(study: Study) -> Iterator[str]:
 
 
 def commands(results: StudyResults) -> list[str]:
-    """What was typed, and what wrote the export; folders are left to the reader."""
+    """Write the commands that ran the study and wrote the export, without folders."""
     folder = f"runs/{results.study or 'NAME'}"
     return [
         results.typed_command(),

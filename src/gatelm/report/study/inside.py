@@ -1,4 +1,4 @@
-"""Inside the network: activation norms by layer, gate scores by layer, arm and kind of query."""
+"""Sections on the inside: activation norms by layer, gate scores by layer, arm and query."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gatelm.study.results.numbers import is_number, mean, rounded
 
 
 def add_activations(page: Page, part: StudyPart, palette: Palette) -> None:
-    """Largest activation and the first token's norm ratio, along the residual stream."""
+    """Add largest activation and the first token's norm ratio, along the residual stream."""
     figures = []
     for key, name, title, y_title, reference in (
         ("max_abs", "largest-activation", "Largest activation", "max |h|", None),
@@ -47,7 +47,7 @@ def add_activations(page: Page, part: StudyPart, palette: Palette) -> None:
 
 
 def add_gates(page: Page, part: StudyPart, palette: Palette) -> None:
-    """Gate mean by layer, gate by kind of query, and histograms per arm and layer."""
+    """Add the gate mean by layer and by kind of query, and histograms per arm and layer."""
     runs = [run for runs in part.groups().values() for run in runs if gates_of(run)]
     if not runs:
         return
@@ -72,7 +72,7 @@ def add_gates(page: Page, part: StudyPart, palette: Palette) -> None:
 def _add_histograms(
     page: Page, part: StudyPart, runs: Sequence[RunRecord], palette: Palette, places: GatePlaces
 ) -> None:
-    """One run of each arm, the first that has histograms."""
+    """Add histograms of one run of each arm, the first that has any."""
     drawn: dict[str, tuple[RunRecord, Figure]] = {}
     for run in runs:
         if run.label not in drawn and len(drawn) < MOST_PANELS:
@@ -87,7 +87,7 @@ def _add_histograms(
 
 
 def _mark_rows(run: RunRecord) -> Rows:
-    """The mean over layers and sites of each mark's gate score."""
+    """Return rows of each mark's gate score, a mean over layers and sites."""
     found: dict[str, list[float]] = {}
     for gate in gates_of(run):
         for mark, value in mapping(gate.get("by_mark")).items():

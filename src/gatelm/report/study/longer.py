@@ -14,11 +14,11 @@ from gatelm.study.results.numbers import is_number, rounded
 from gatelm.study.results.statistics import mean_interval
 
 STEMS = ("accuracy_recall", *DERIVED)
-"""What is drawn: the first of these that a part asks for."""
+"""Metrics that may be drawn: the first one that a part asks for is."""
 
 
 def longer_figures(part: StudyPart, palette: Palette) -> list[Figure]:
-    """For each scaling, the means over seeds by how many times the training length rows have."""
+    """Draw for each scaling the means over seeds by the length, in multiples of training's."""
     asked = [name for metric in part.metrics if (name := parse_longer(metric)) is not None]
     untrained = [name for name in asked if not name.trained]
     stem = next((s for s in STEMS if any(name.stem == s for name in untrained)), None)

@@ -1,4 +1,4 @@
-"""What came out: verdicts in sentences, the table of arms, seeds and differences as charts."""
+"""Sections on the outcome: verdicts in sentences, the table of arms, charts of seeds."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MOST_SETTINGS = 12
 
 
 def add_verdict(page: Page, part: StudyPart, palette: Palette) -> None:
-    """The question, the claims it speaks to, and a sentence for each primary comparison."""
+    """Add the question, the claims it tests, and a sentence for each primary comparison."""
     page.section(part.title, level=3)
     if part.spec.question:
         page.text(join(Html("<strong>Question.</strong> "), part.spec.question))
@@ -79,7 +79,7 @@ def _add_sentences(
 
 
 def add_arms(page: Page, part: StudyPart, palette: Palette) -> None:
-    """A row an arm: mean and interval of each metric, parameters."""
+    """Add a row per arm: mean and interval of each metric, parameters."""
     groups = part.groups()
     if not groups:
         page.note("No run of this part has been recorded yet.", "warning")
@@ -115,11 +115,11 @@ def add_arms(page: Page, part: StudyPart, palette: Palette) -> None:
 
 
 Cell = tuple[float | None, float | None, float | None]
-"""A mean and the ends of its interval, where there are any."""
+"""A mean and the ends of its interval, if there are any."""
 
 
 def _column(cells: Sequence[Cell]) -> list[Html]:
-    """Cells of one metric with the same decimals, so that they can be read down the column."""
+    """Format the cells of one metric with the same decimals, for reading down the column."""
     places = common_decimals(
         decimals_for(half_width(low, high), middle, 4)
         for middle, low, high in cells
@@ -133,20 +133,20 @@ def _column(cells: Sequence[Cell]) -> list[Html]:
 
 
 def _cell(summary: SummaryEntry | None, runs: Sequence[RunRecord], metric: str) -> Cell:
-    """From the study's summary, or without one the bare mean of the finished runs."""
+    """Return a cell from the study's summary; without one, the mean of finished runs."""
     if summary is not None and summary.mean is not None:
         return summary.mean, summary.low, summary.high
     return mean(run.metrics.get(metric) for run in runs if run.status == FINISHED), None, None
 
 
 def _same(counts: Iterable[int | None]) -> str:
-    """The count of all runs, or the different ones."""
+    """Format the count that all runs share, or the different counts."""
     known = {number for number in counts if number is not None}
     return " / ".join(count(number) for number in sorted(known)) or MISSING
 
 
 def outcome_figures(part: StudyPart, palette: Palette) -> list[Figure]:
-    """For each primary metric and setting: every seed with the mean, and the differences."""
+    """Draw for each primary metric and setting every seed with the mean, and the differences."""
     out = []
     for name in part.primary_metrics:
         values = [run.metrics.get(name) for run in part.finished()]
@@ -225,7 +225,7 @@ def _difference_figures(part: StudyPart, name: str, place: str, palette: Palette
 
 
 def _uniform(part: StudyPart, metric: str) -> float | None:
-    """The uniform-attention value beside a first-token share, of the same queries."""
+    """Return the uniform-attention value of a first-token share, of the same queries."""
     name = uniform_name(metric)
     values = [run.metrics.get(name) for run in part.finished()] if name else ()
     return next((float(v) for v in values if is_number(v)), None)

@@ -10,7 +10,7 @@ from gatelm.study.claims.table import ORDER, shortened, tally
 
 
 def add_published(page: Page, study: Study) -> None:
-    """A row a statement; nothing where the registry has none for this study."""
+    """Add a row per statement; nothing if the registry has none for this study."""
     findings = check(load_registry(), [study.results])
     if not findings:
         return

@@ -13,11 +13,11 @@ from gatelm.report.page import Column, Html, Page, badge, join, swatch
 from gatelm.study.results.numbers import MISSING, column, count, duration
 
 DRAWN = ("first_token_share", "max_activation", "norm_ratio", "gate_mean")
-"""Metrics that the charts show whether or not a part names them."""
+"""Metrics that the charts show, even if a part does not name them."""
 
 
 def add_runs(page: Page, study: Study, palette: Palette) -> None:
-    """One row a run, also those that diverged, stopped or never started."""
+    """Add one row per run, also for runs that diverged, stopped or never started."""
     page.section("Runs")
     for part in study.parts:
         runs = [run for group in part.groups().values() for run in group]
@@ -53,7 +53,7 @@ def _remarks(run: RunRecord) -> str:
 
 
 def add_definitions(page: Page, study: Study) -> None:
-    """Every metric the report shows, with its definition."""
+    """Add every metric that the report shows, with its definition."""
     names = dict.fromkeys(name for part in study.parts for name in part.metrics)
     seen = {key for run in study.runs if run.analysis for key in DRAWN}
     described = [describe(name) for name in [*names, *sorted(seen - set(names))]]
@@ -70,7 +70,7 @@ def add_definitions(page: Page, study: Study) -> None:
 
 
 def add_repeat(page: Page, study: Study) -> None:
-    """Command, versions and resolved configs."""
+    """Add command, versions and resolved configs."""
     page.section("How to repeat this")
     results = study.results
     if results.command:

@@ -36,7 +36,7 @@ class Verdict:
 
 
 def verdict(comparison: ComparisonEntry, places: int | None = None) -> Verdict:
-    """The sentence of one comparison, its numbers to `places` decimals.
+    """Write the sentence of one comparison, with numbers to `places` decimals.
 
     None chooses the decimals from this comparison alone.
     """
@@ -69,7 +69,7 @@ def _outcome(comparison: ComparisonEntry, better: str | None) -> Outcome:
 
 
 def common_places(comparisons: Sequence[ComparisonEntry]) -> int:
-    """Decimals that suit comparisons shown together: the median of what each would take."""
+    """Return decimals for comparisons shown together: the median of each one's own."""
     return common_decimals(
         decimals_for(half_width(c.low, c.high), c.difference)
         for c in comparisons
@@ -97,7 +97,7 @@ def _detectable(comparison: ComparisonEntry) -> str:
 
 
 def _correction(c: ComparisonEntry) -> str:
-    """Why an interval that excludes zero still reads as no difference."""
+    """Explain why an interval that excludes zero still means no difference."""
     if c.low is None or c.high is None or c.low * c.high <= 0:
         return ""
     shown = "" if c.p_corrected is None else f" (p = {fixed(c.p_corrected, 2)})"
@@ -115,7 +115,7 @@ def _lost(c: ComparisonEntry) -> str:
 
 
 def verdicts(part: StudyPart, metrics: Sequence[str]) -> dict[str, list[Verdict]]:
-    """Sentences of a part by metric, in the order of the arms."""
+    """Write the sentences of a part by metric, in the order of the arms."""
     order = {arm: i for i, arm in enumerate(part.arms)}
     out = {}
     for metric in metrics:
@@ -126,12 +126,12 @@ def verdicts(part: StudyPart, metrics: Sequence[str]) -> dict[str, list[Verdict]
 
 
 def status(study: Study) -> str:
-    """How much of the study there is."""
+    """Say how much of the study is done."""
     return f"{_counted(study.parts, 'part')} and {progress(study.runs)}"
 
 
 def progress(runs: Sequence[RunRecord]) -> str:
-    """`9 runs, all finished`, or how many are in which state."""
+    """Say `9 runs, all finished`, or the number of runs in each state."""
     states = Counter(run.status for run in runs)
     done = states.pop(FINISHED, 0)
     total = _counted(runs, "run")
@@ -142,7 +142,7 @@ def progress(runs: Sequence[RunRecord]) -> str:
 
 
 def unfinished(part: StudyPart) -> list[str]:
-    """Which runs did not finish: a sentence for each that got somewhere, one a state for others."""
+    """Say which runs did not finish: a sentence for each with results, one per state for others."""
     out: list[str] = []
     rest: dict[str, dict[str, list[str]]] = {}
     for run in part.runs:
@@ -160,7 +160,7 @@ def unfinished(part: StudyPart) -> list[str]:
 
 
 def method(comparisons: Sequence[ComparisonEntry]) -> str:
-    """How intervals and verdicts were made, and what their number does to them."""
+    """Say how intervals and verdicts were made, and how their number affects them."""
     kept = [c for c in comparisons if c.low is not None]
     if not kept:
         return ""

@@ -21,7 +21,7 @@ SKIPPED = 0.15
 
 
 def smooth(values: Sequence[float], weight: float = SMOOTHING) -> list[float]:
-    """Exponential moving average, unbiased at the start."""
+    """Compute an exponential moving average, unbiased at the start."""
     out, total, norm = [], 0.0, 0.0
     for value in values:
         total = weight * total + (1 - weight) * value
@@ -31,7 +31,7 @@ def smooth(values: Sequence[float], weight: float = SMOOTHING) -> list[float]:
 
 
 def thin(rows: Sequence[Any], most: int = MOST_POINTS) -> list[Any]:
-    """At most about `most` rows evenly, always with the last one."""
+    """Choose about `most` rows evenly, always with the last one."""
     stride = max(1, -(-len(rows) // most))
     kept = list(rows[::stride])
     if rows and kept[-1] is not rows[-1]:
@@ -40,7 +40,7 @@ def thin(rows: Sequence[Any], most: int = MOST_POINTS) -> list[Any]:
 
 
 def training_figures(part: StudyPart, palette: Palette) -> list[Figure]:
-    """Training loss (smoothed), validation loss and first-token share by step.
+    """Draw training loss (smoothed), validation loss and first-token share by step.
 
     A part with axes gets one chart a setting instead, of the validation loss.
     """
@@ -129,7 +129,7 @@ def _curve(
 
 
 def _domain(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float] | None:
-    """From the least value to the greatest after the first steps, diverged runs left aside."""
+    """Return the range of values after the first steps, without diverged runs."""
     whole = {(row["label"], row["seed"]) for row in rows if row.get("end") == DIVERGED}
     calm = [row for row in rows if (row["label"], row["seed"]) not in whole] or list(rows)
     start = SKIPPED * max(row["x"] for row in calm)

@@ -12,7 +12,7 @@ from gatelm.study.claims.registry import ParametersTest
 
 
 def added_parameters(test: ParametersTest) -> Evidence:
-    """What is added, or its share, against the printed bounds.
+    """Compare the added parameters, or their share, with the printed bounds.
 
     Raises:
         ConfigError: for a model or change that is no valid config.

@@ -1,4 +1,4 @@
-"""What studies say about published statements."""
+"""The check of published statements against studies."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def check(registry: Registry, studies: Sequence[StudyResults]) -> dict[str, Find
 
 
 def without_runs(name: str, claim: Claim) -> Finding | None:
-    """The finding on a claim that needs no run, or that no run can test; None for all others."""
+    """Return the finding on a claim that needs no run or that no run can test; else None."""
     if claim.test is None:
         return Finding(name, claim, "not testable at this scale", claim.why)
     if not isinstance(claim.test, ParametersTest):
@@ -117,7 +117,7 @@ def _tested(name: str, claim: Claim, registry: Registry, studies: Sequence[Study
 
 
 def _verdict(evidence: Sequence[Evidence], missing: Sequence[str]) -> tuple[Verdict, str]:
-    """One verdict of all points: reproduced only where each that could be tested says so."""
+    """Combine all points into one verdict: reproduced only if each tested point says so."""
     tested = [e for e in evidence if e.verdict in ("reproduced", "not reproduced")]
     held = [e for e in tested if e.verdict == "reproduced"]
     if tested:
@@ -131,7 +131,7 @@ def _verdict(evidence: Sequence[Evidence], missing: Sequence[str]) -> tuple[Verd
 def _parts(
     claim: Claim, registry: Registry, study: StudyData, missing: list[str]
 ) -> Iterator[list[Found]]:
-    """The points of each part of a study that the claim is tested on; `missing` is added to."""
+    """Select the points of each part on which the claim is tested; adds to `missing`."""
     named = study.name in claim.studies
     names_of = partial(registry.names_of, study=study.name)
     whole: dict[str, list[Found]] = {}
@@ -153,7 +153,7 @@ def _parts(
 
 
 def _fresh(parts: Sequence[Sequence[Found]]) -> list[list[Found]]:
-    """The same parts, with each seed's runs in the largest point that has them, and only there.
+    """Keep each seed's runs only in the largest point that has them.
 
     Studies reuse runs, and a run that counted twice would be evidence of its own the second time.
     Points without any run of their own are left out.
@@ -180,7 +180,7 @@ def _seeds(point: Point, arms: Sequence[str]) -> set[int]:
 
 
 def _identities(point: Point, arms: Sequence[str], seed: int) -> set[tuple[str, int]]:
-    """The runs of a seed by hash and seed; empty where the hash of one is not known."""
+    """Return the runs of a seed by hash and seed; empty if the hash of one is not known."""
     runs = [point.runs[arm][seed] for arm in arms if seed in point.runs[arm]]
     hashes = {run.config_hash for run in runs}
     return set() if "" in hashes else {(known, seed) for known in hashes}
@@ -189,7 +189,7 @@ def _identities(point: Point, arms: Sequence[str], seed: int) -> set[tuple[str, 
 def _evidence(
     claim: Claim, registry: Registry, study: StudyData, part: Sequence[Found], missing: list[str]
 ) -> Iterator[Evidence]:
-    """What one part of a study says."""
+    """Collect the evidence of one part of a study."""
     if not part:
         return
     metric = next((m for m in names(claim.metric) if any(p.has(m) for p, _ in part)), "")
@@ -198,7 +198,7 @@ def _evidence(
 
 
 def _speaking(claim: Claim, points: Sequence[Found]) -> list[Found]:
-    """Points that have a metric of the claim; to survive is a matter of runs, not of grids."""
+    """Return points that have a metric of the claim; survival is tested on runs, not grids."""
     if isinstance(claim.test, SurvivalTest):
         return [(point, arms) for point, arms in points if not point.swept]
     metrics = names(claim.metric)
@@ -228,7 +228,7 @@ def _of_part(
 
 
 def _start(test: DegradationTest | StepTest, end: Point, points: Sequence[Point]) -> Point | None:
-    """Where the step to `end` began; None where `end` is no end of one."""
+    """Return the point at which the step to `end` began; None if `end` ends no step."""
     if end.coordinate(test.axis) != test.end:
         return None
     rest = end.without(test.axis)
@@ -248,7 +248,7 @@ def _meant(claim: Claim, point: Point, *, in_any_part: bool) -> bool:
 
 
 def _lacking(claim: Claim, names_of: Names, point: Point) -> str:
-    """What the claim needs and the point does not have."""
+    """Return what the claim needs and the point lacks."""
     for need in claim.needs:
         arms, absent = find_arms(point, [need.arm], names_of)
         metric = next((m for m in names(need.metric) if point.has(m)), names(need.metric)[0])
@@ -263,7 +263,7 @@ def _lacking(claim: Claim, names_of: Names, point: Point) -> str:
 
 
 def arms_of(claim: Claim) -> list[str]:
-    """The arms that a claim's test compares, in its order."""
+    """Return the arms that a claim's test compares, in its order."""
     match claim.test:
         case OrderTest(arms=arms):
             return list(arms)

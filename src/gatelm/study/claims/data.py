@@ -15,7 +15,7 @@ from gatelm.study.results.statistics import Comparison, Interval, mean_interval,
 Values = dict[int, float]
 
 OF_THE_RUN = ("seconds", "parameters", "gate_parameters", "flops")
-"""What a run has beside its metrics."""
+"""Numbers of a run beside its metrics."""
 
 
 @dataclass(frozen=True)
@@ -34,19 +34,19 @@ class Point:
 
     @property
     def where(self) -> str:
-        """The part, and the place on the axes."""
+        """Name the part and the point of its axes."""
         return f"{self.part} ({setting(self.axes)})" if self.axes else self.part
 
     def without(self, axis: str) -> dict[str, Any]:
-        """The axes but one, which is named by the last step of its path."""
+        """Return all axes except the one whose path ends with this name."""
         return {path: value for path, value in self.axes.items() if _last(path) != axis}
 
     def coordinate(self, axis: str) -> Any:
-        """The value of an axis by the last step of its path; None where there is no such axis."""
+        """Return the value of the axis whose path ends with this name; None if there is none."""
         return next((value for path, value in self.axes.items() if _last(path) == axis), None)
 
     def without_seeds(self, seeds: Collection[int], arms: Collection[str]) -> Point:
-        """The point without the runs that these arms have of these seeds.
+        """Return the point without these arms' runs of these seeds.
 
         The study's own comparisons included those runs, so they are left out too.
         """
@@ -59,7 +59,7 @@ class Point:
         return replace(self, runs=runs, compared={})
 
     def values(self, arm: str, metric: str) -> Values:
-        """The metric by seed, of the runs that finished and have it."""
+        """Return the metric by seed, of the finished runs that have it."""
         found = {
             seed: getattr(run, metric) if metric in OF_THE_RUN else run.metrics.get(metric)
             for seed, run in self.runs.get(arm, {}).items()
@@ -72,19 +72,19 @@ class Point:
         return any(self.values(arm, metric) for arm in self.runs)
 
     def diverged(self, arm: str) -> int:
-        """Number of runs that diverged."""
+        """Return the number of runs that diverged."""
         return sum(run.status == "diverged" for run in self.runs.get(arm, {}).values())
 
     def planned(self, arm: str) -> int:
-        """Number of runs, whether they have ended or not."""
+        """Return the number of runs, ended or not."""
         return len(self.runs.get(arm, {}))
 
     def mean(self, arm: str, metric: str) -> Interval:
-        """The metric's mean over seeds with its interval."""
+        """Return the metric's mean over seeds with its interval."""
         return mean_interval(list(self.values(arm, metric).values()), self.confidence)
 
     def difference(self, arm: str, baseline: str, metric: str) -> Comparison:
-        """Arm minus baseline, not corrected for other comparisons."""
+        """Return arm minus baseline, not corrected for other comparisons."""
         return paired_difference(
             self.values(arm, metric),
             self.values(baseline, metric),
@@ -94,13 +94,13 @@ class Point:
         )
 
     def study_difference(self, arm: str, baseline: str, metric: str) -> Comparison | None:
-        """As the study itself compared them, corrected for its other arms."""
+        """Return the study's own comparison, which is corrected for its other arms."""
         return self.compared.get((arm, baseline, metric))
 
 
 @dataclass(frozen=True)
 class StudyData:
-    """One study's results."""
+    """Results of one study as points."""
 
     name: str
     size: str
@@ -109,7 +109,7 @@ class StudyData:
 
     @classmethod
     def of(cls, results: StudyResults) -> StudyData:
-        """The points of a study; its results may be those of a study under way."""
+        """Read the points of a study, which may be under way."""
         size = results.size or WRITTEN
         return cls(results.study, size, results.typed_command(), tuple(_points(results)))
 
@@ -117,7 +117,7 @@ class StudyData:
 def find_arms(
     point: Point, arms: Sequence[str], names: Callable[[str], Sequence[str]]
 ) -> tuple[list[str], list[str]]:
-    """The point's own names of arms, each among `names`, and the arms that it lacks."""
+    """Return the point's own names of arms, each among `names`, and the arms that it lacks."""
     found = {arm: next((n for n in names(arm) if n in point.runs), None) for arm in arms}
     return [name for name in found.values() if name], [arm for arm in arms if not found[arm]]
 

@@ -26,12 +26,12 @@ from gatelm.study.results.statistics import POWER, Comparison, Interval, correct
 Verdict = Literal["reproduced", "not reproduced", "not testable at this scale", "no data"]
 
 MIN_SEEDS = 3
-"""Fewer settle no claim."""
+"""Least number of seeds with which a claim can be decided."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What one point of a study says of a claim."""
+    """Evidence of one point of a study on a claim."""
 
     where: str
     verdict: Verdict
@@ -39,7 +39,7 @@ class Evidence:
 
 
 def compare(test: CompareTest, arms: Sequence[str], point: Point, metric: str) -> Evidence:
-    """As the study's own comparison decided, which is corrected for its other arms."""
+    """Decide as the study's own comparison does, which is corrected for its other arms."""
     arm, baseline = arms
     found = point.study_difference(arm, baseline, metric) or point.difference(arm, baseline, metric)
     text = f"{arm} minus {baseline}: {_difference(found)}"
@@ -47,7 +47,7 @@ def compare(test: CompareTest, arms: Sequence[str], point: Point, metric: str) -
 
 
 def order(test: OrderTest, arms: Sequence[str], point: Point, metric: str) -> Evidence:
-    """Every step of the printed order, corrected for their number."""
+    """Test every step of the printed order, corrected for their number."""
     pairs = list(itertools.pairwise(arms))
     steps = correct([point.difference(low, high, metric) for low, high in pairs])
     held = [step.verdict == "lower" for step in steps]
@@ -62,7 +62,7 @@ def order(test: OrderTest, arms: Sequence[str], point: Point, metric: str) -> Ev
 
 
 def best(test: BestTest, arms: Sequence[str], point: Point, metric: str) -> Evidence:
-    """One arm against each other, corrected for their number."""
+    """Test one arm against each other arm, corrected for their number."""
     arm, *others = arms
     found = correct([point.difference(arm, other, metric) for other in others])
     held = [c.verdict == test.direction for c in found]
@@ -73,7 +73,7 @@ def best(test: BestTest, arms: Sequence[str], point: Point, metric: str) -> Evid
 
 
 def value(test: ValueTest, arms: Sequence[str], point: Point, metric: str) -> Evidence:
-    """The interval of the arm's mean."""
+    """Test the interval of the arm's mean."""
     (arm,) = arms
     found = point.mean(arm, metric)
     text = f"{arm}: {_interval(found)}{_against(found, test)}"
@@ -81,7 +81,7 @@ def value(test: ValueTest, arms: Sequence[str], point: Point, metric: str) -> Ev
 
 
 def ratio(test: RatioTest, arms: Sequence[str], point: Point, metric: str) -> Evidence:
-    """The interval of the mean over seeds of arm / baseline."""
+    """Test the interval of the mean over seeds of arm / baseline."""
     arm, baseline = arms
     top, bottom = point.values(arm, metric), point.values(baseline, metric)
     paired = [top[seed] / bottom[seed] for seed in top if bottom.get(seed)]
@@ -96,7 +96,7 @@ def ratio(test: RatioTest, arms: Sequence[str], point: Point, metric: str) -> Ev
 def degradation(
     test: DegradationTest, arms: Sequence[str], start: Point, end: Point, metric: str
 ) -> Evidence:
-    """The difference between the arms of what the step along the axis adds, paired by seed."""
+    """Test the difference between the arms in the change along the axis, paired by seed."""
     arm, baseline = arms
     added = []
     for name in (arm, baseline):
@@ -113,7 +113,7 @@ def degradation(
 
 
 def step(test: StepTest, arms: Sequence[str], start: Point, end: Point, metric: str) -> Evidence:
-    """The change of one arm along the axis, paired by seed."""
+    """Test the change of one arm along the axis, paired by seed."""
     (arm,) = arms
     before, after = start.values(arm, metric), end.values(arm, metric)
     found = mean_interval([after[s] - before[s] for s in after if s in before], end.confidence)
@@ -123,7 +123,7 @@ def step(test: StepTest, arms: Sequence[str], start: Point, end: Point, metric: 
 
 
 def survival(arms: Sequence[str], points: Sequence[Point]) -> Evidence:
-    """Points where one arm lost every run and the other none."""
+    """Test for points where one arm lost every run and the other none."""
     arm, baseline = arms
 
     def alone(lost: str, kept: str) -> list[Point]:
@@ -169,7 +169,7 @@ def within(found: Interval, bounds: Bounds) -> bool:
 
 
 def _against(found: Interval, bounds: Bounds) -> str:
-    """What was asked, and whether the interval is outside or only reaches beyond it."""
+    """Say what was asked, and whether the interval lies outside or only reaches beyond it."""
     if found.low is None or found.high is None:
         return ""
     low = -math.inf if bounds.at_least is None else bounds.at_least
@@ -182,7 +182,7 @@ def _against(found: Interval, bounds: Bounds) -> str:
 
 
 def bounds_text(bounds: Bounds) -> str:
-    """`at least 0.2 and at most 1`."""
+    """Write bounds as `at least 0.2 and at most 1`."""
     ends = [("at least", bounds.at_least), ("at most", bounds.at_most)]
     return " and ".join(f"{word} {number:g}" for word, number in ends if number is not None)
 
@@ -202,7 +202,7 @@ def _done(point: Point, arm: str) -> int:
 
 
 def _difference(c: Comparison) -> str:
-    """Difference, interval and verdict; for a null what it would have missed."""
+    """Write difference, interval and verdict; for a null also the detectable difference."""
     text = f"{interval_text(c)}: {c.verdict}"
     alone = c.low is not None and c.high is not None and c.low * c.high > 0
     if c.verdict == "no difference" and alone and c.p_corrected is not None:

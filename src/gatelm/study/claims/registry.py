@@ -14,13 +14,13 @@ from gatelm.config.load import read_yaml
 SHIPPED = Path(__file__).with_name("claims.yaml")
 
 WRITTEN = "laptop"
-"""The size of a study that runs as its recipe is written."""
+"""Name of the size of a study that runs as its recipe is written."""
 
 SIZES = (WRITTEN, "gpu", "paper")
 
 
 class Bounds(Config):
-    """What a number, with its whole interval, has to lie within."""
+    """Bounds within which a number must lie with its whole interval."""
 
     at_least: float | None = None
     at_most: float | None = None
@@ -132,12 +132,12 @@ Test = Annotated[
 
 
 def names(metric: str | tuple[str, ...]) -> tuple[str, ...]:
-    """One metric or several, as several."""
+    """Return one metric or several as a tuple."""
     return (metric,) if isinstance(metric, str) else metric
 
 
 class Need(Bounds):
-    """Without it there is nothing to test: the mean of an arm's metric lies within bounds."""
+    """Condition for a test: the mean of an arm's metric lies within bounds."""
 
     arm: str
     metric: str | tuple[str, ...]
@@ -145,7 +145,7 @@ class Need(Bounds):
 
 
 class Scope(Config):
-    """The studies and parts in which a statement is tested."""
+    """Scope of statements: the studies, parts and points at which they are tested."""
 
     source: str
     """Document and table."""
@@ -196,7 +196,7 @@ class ClaimTable(Scope):
         return rows
 
     def claims(self) -> dict[str, Claim]:
-        """One a row, by the arm's name."""
+        """Make one claim for each row, by the arm's name."""
         scope = {name: getattr(self, name) for name in Scope.model_fields}
         out = {}
         for arm, value in self.rows.items():
@@ -233,7 +233,7 @@ class Registry(Config):
         return self
 
     def all(self) -> dict[str, Claim]:
-        """Every claim, those of the tables as `table/arm`."""
+        """Return every claim, those of tables as `table/arm`."""
         rows = {
             f"{name}/{arm}": claim
             for name, table in self.tables.items()
@@ -242,14 +242,14 @@ class Registry(Config):
         return {**self.claims, **rows}
 
     def names_of(self, arm: str, study: str) -> tuple[str, ...]:
-        """The names of an arm in a study."""
+        """Return the names of an arm in a study."""
         others = self.aliases.get(arm, ())
         here = [name.removeprefix(f"{study}/") for name in others]
         return (arm, *(name for name in here if "/" not in name))
 
 
 def load_registry(path: Path | None = None) -> Registry:
-    """The shipped registry, or another one.
+    """Load the shipped registry, or another one.
 
     Raises:
         ConfigError: it cannot be read, or an entry is wrong; the path in the file is named.

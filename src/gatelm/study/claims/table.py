@@ -29,13 +29,13 @@ STYLES: dict[Verdict, str] = {
 
 
 def tally(findings: Iterable[Finding]) -> str:
-    """`3 reproduced, 1 not reproduced`."""
+    """Count findings by verdict: `3 reproduced, 1 not reproduced`."""
     counts = Counter(finding.verdict for finding in findings)
     return ", ".join(f"{counts[verdict]} {verdict}" for verdict in ORDER if counts[verdict])
 
 
 def shortened(findings: Mapping[str, Finding]) -> dict[str, Finding]:
-    """The findings, with the rows of a published table that came to nothing taken together."""
+    """Join the findings of table rows that could not be tested into one each."""
     groups: dict[str, list[tuple[str, Finding]]] = {}
     for name, finding in findings.items():
         table, row, _ = name.partition("/")
@@ -62,7 +62,7 @@ def _together(members: Sequence[tuple[str, Finding]]) -> Finding:
 
 
 def findings_table(findings: Mapping[str, Finding]) -> RenderableType:
-    """Each claim with its verdict, and the figures behind it."""
+    """Make a table of each claim with its verdict and the figures behind it."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
@@ -96,7 +96,7 @@ def _story(name: str, finding: Finding) -> Text:
 
 
 def registry_table(claims: Mapping[str, Claim], counted: Mapping[str, Finding]) -> RenderableType:
-    """Every claim: the studies that test it and at which sizes, or what is known without a run."""
+    """Make a table of every claim with its studies and sizes, or what is known without a run."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("claim", overflow="fold", min_width=24)
     table.add_column("statement and source", overflow="fold")

@@ -1,4 +1,4 @@
-"""From a study's YAML to the list of its runs.
+"""Planning: a study's YAML becomes the list of its runs.
 
 Configs, arms, matched sizes, and what the runs will cost.
 """

@@ -15,7 +15,7 @@ REGISTRIES: dict[str, Mapping[str, Any]] = {
     "activations": ACTIVATIONS,
     "gate_presets": GATE_PRESETS,
 }
-"""What arms can be made from, by name; read when a study is."""
+"""Registries from which arms can be made, by name; they are read with the study."""
 
 _ENTRY = "{name}"
 
@@ -26,7 +26,7 @@ else:
 
 
 class ArmsFrom(Config):
-    """An arm for each entry of a registry."""
+    """Template that makes an arm for each entry of a registry."""
 
     registry: RegistryName
     name: str = _ENTRY
@@ -42,7 +42,7 @@ class ArmsFrom(Config):
         return value
 
     def arms(self) -> dict[str, dict[str, Any]]:
-        """The arms by name, in the registry's order."""
+        """Make the arms by name, in the registry's order."""
         return {
             self.name.replace(_ENTRY, entry): _filled(self.set, entry)
             for entry in REGISTRIES[self.registry]
@@ -50,7 +50,7 @@ class ArmsFrom(Config):
 
 
 def with_made_arms(arms: Mapping[str, Any], templates: Iterable[ArmsFrom]) -> dict[str, Any]:
-    """The arms written out, then those of the templates; one that is written out is as written."""
+    """Return written arms, then those of templates; a written arm overrides a template's."""
     made: dict[str, Any] = {}
     for template in templates:
         made |= template.arms()

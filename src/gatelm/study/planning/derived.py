@@ -1,4 +1,4 @@
-"""Names of metrics: of those that several runs give together, and of a share's uniform value."""
+"""Names of metrics of several runs together, and of the uniform value of a share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ SPEED_METRICS = ("steps_to_baseline_loss", "seconds_to_baseline_loss", "reached_
 
 
 def uniform_name(metric: str) -> str | None:
-    """The metric with the uniform-attention value of a first-token share, of the same queries."""
+    """Return the name of the uniform-attention value of a first-token share."""
     stem, mark = split_mark(metric)
     if stem != "first_token_share":
         return None

@@ -1,4 +1,4 @@
-"""How long a plan will take: from finished runs where there are any, else from timed steps."""
+"""The time of a plan, estimated from finished runs if there are any, else from timed steps."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gatelm.study.running.resources import Resources
 from gatelm.train.speed import TrainingSpeed, run_flops, training_speed
 
 START_SECONDS = 3.0
-"""A worker's imports, once, and the end of a run: its model folder and records."""
+"""Seconds of a worker's imports, and of the end of a run."""
 _RUN_SECONDS = 0.5
 
 Basis = Literal["finished runs", "timed steps", "products", "given"]
@@ -23,7 +23,7 @@ Basis = Literal["finished runs", "timed steps", "products", "given"]
 
 @dataclass(frozen=True)
 class TimeEstimate:
-    """Seconds each run without a result needs, and on what that rests.
+    """Expected seconds of each run without a result, and the basis of the estimate.
 
     `finished runs`: their throughput, by part where it has any; `timed steps`: a few training steps
     of each part's baseline, in as many processes as train at once; `products`: a share of the speed
@@ -38,7 +38,7 @@ class TimeEstimate:
 def estimate(
     plan: Plan, root: Path, resources: Resources, flops_per_second: float | None = None
 ) -> TimeEstimate:
-    """Seconds of every run that has no result yet, and of all of them in their workers.
+    """Estimate the seconds of every run without a result, and of all of them in their workers.
 
     Args:
         flops_per_second: what a run computes on another machine, whose time is wanted.
@@ -75,7 +75,7 @@ def estimate(
 
 
 def _timed(plan: Plan, part: str, resources: Resources) -> TrainingSpeed:
-    """The speed of the part's first run, which is its baseline where that is written first."""
+    """Measure the speed of the part's first run."""
     cfg = plan.of(part)[0].config
     threads = cfg.train.threads or resources.threads
     return training_speed(cfg, sized(cfg), threads=threads, processes=resources.workers)

@@ -1,4 +1,4 @@
-"""Arms of equal cost: the width with which a run has its baseline's parameters or FLOPs."""
+"""Arms of equal cost: the width that gives a run its baseline's parameters or FLOPs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MAX_STEPS = 1 << 20
 
 
 def nearest_width(cost: Callable[[int], int], target: int, multiple: int) -> int:
-    """The multiple of `multiple` whose cost, which must not fall with width, is nearest `target`.
+    """Find the multiple of `multiple` whose cost, which grows with width, is nearest `target`.
 
     Of two equally near ones the smaller.
 
@@ -40,7 +40,7 @@ def nearest_width(cost: Callable[[int], int], target: int, multiple: int) -> int
 
 
 def _straight_line(at: Callable[[int], int], target: int) -> tuple[int, int]:
-    """Neighbours around the target if cost grows evenly, as it mostly does; else (1, 2)."""
+    """Guess neighbours around the target if cost grows evenly, as it mostly does; else (1, 2)."""
     step = at(2) - at(1)
     guess = 1 + (target - at(1)) // step if step > 0 else 1
     return (guess, guess + 1) if guess <= _MAX_STEPS and at(guess) <= target else (1, 2)

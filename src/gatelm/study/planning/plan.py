@@ -33,16 +33,16 @@ class PlannedRun:
     part: str
     arm: str
     axes: Mapping[str, Any]
-    """Config path of each axis and its value here."""
+    """Value of each axis in this run, by config path."""
     seed: int
     config: RunConfig
     config_hash: str
     parameters: int
     gate_parameters: int
     flops: float
-    """All matrix-product FLOPs of training."""
+    """Number of matrix-product FLOPs of training."""
     folder: str
-    """Relative to the study's folder, with forward slashes."""
+    """Path relative to the study's folder, with forward slashes."""
 
     @property
     def setting(self) -> str:
@@ -51,6 +51,7 @@ class PlannedRun:
 
     @property
     def label(self) -> str:
+        """Name of the run: its part, its setting and its seed."""
         return f"{self.part}/{self.setting}/seed {self.seed}"
 
 
@@ -62,11 +63,12 @@ class Plan:
     runs: tuple[PlannedRun, ...]
 
     def of(self, part: str) -> tuple[PlannedRun, ...]:
+        """Return the runs of a part."""
         return tuple(r for r in self.runs if r.part == part)
 
 
 def plan(study: StudyConfig) -> Plan:
-    """Every run of the study, its config validated and its cost counted; nothing is allocated.
+    """Plan every run of the study: validate its config and count its cost.
 
     Raises:
         ConfigError: naming part, arm and config path.
@@ -82,7 +84,7 @@ def plan(study: StudyConfig) -> Plan:
 
 
 def _with_precision(study: StudyConfig) -> StudyConfig:
-    """The study with one precision for all runs that leave it open, chosen for the largest."""
+    """Choose one precision for all runs that leave it open, by the largest run."""
     if study.precision != "auto":
         return study
     baselines = [
@@ -97,7 +99,7 @@ def _with_precision(study: StudyConfig) -> StudyConfig:
 
 
 def setting_label(arm: str, axes: Mapping[str, Any]) -> str:
-    """`arm,key=value`, fit for a folder's name; a key is the last step of its config path."""
+    """Make `arm,key=value` for a folder's name; a key is the last step of its config path."""
     keys = {path: path.rpartition(".")[2] for path in axes}
     short = len(set(keys.values())) == len(keys)
     return ",".join(

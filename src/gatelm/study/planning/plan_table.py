@@ -20,7 +20,7 @@ from gatelm.train.speed import UTILISATION
 
 
 def plan_table(plan: Plan, root: Path, times: TimeEstimate, resources: Resources) -> RenderableType:
-    """One row an arm and point of the axes; its seeds share parameters and FLOPs."""
+    """Make one row per arm and point of the axes; its seeds share parameters and FLOPs."""
     out: list[RenderableType] = []
     for name, part in plan.study.parts.items():
         runs = plan.of(name)
@@ -42,7 +42,7 @@ def plan_table(plan: Plan, root: Path, times: TimeEstimate, resources: Resources
 
 
 def forecast(plan: Plan, times: TimeEstimate) -> str:
-    """What a study is about to do on this machine, in a line."""
+    """Say in a line what a study will do on this machine."""
     precisions = ", ".join(sorted({run.config.train.precision for run in times.seconds}))
     return (
         f"{plan.study.name}: training in {precisions}, about {clock_time(times.wall_seconds)} here "
@@ -51,7 +51,7 @@ def forecast(plan: Plan, times: TimeEstimate) -> str:
 
 
 def plan_json(plan: Plan, root: Path, times: TimeEstimate) -> dict[str, Any]:
-    """The plan for programs: one record a run."""
+    """Return the plan for programs: one record per run."""
     return {
         "study": plan.study.name,
         "folder": str(root),

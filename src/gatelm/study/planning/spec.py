@@ -17,7 +17,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
 
 
 class MatchConfig(Config):
-    """Give every arm the width with which it costs what the baseline costs."""
+    """Matching: every arm gets the width with which it costs as much as the baseline."""
 
     by: str = "model.layer.ffn.ffn_dim"
     """Config path of the width that is adapted; an arm that sets it itself keeps its value."""
@@ -67,12 +67,13 @@ class PartConfig(Config):
 
     @property
     def primary(self) -> tuple[str, ...]:
+        """Metrics that the verdict is about."""
         return self.primary_metrics or self.metrics
 
     @model_validator(mode="before")
     @classmethod
     def _make_arms(cls, tree: Any) -> Any:
-        """A part that has been read has all its arms written out, and no templates left."""
+        """Replace the part's templates by the arms that they make."""
         if not isinstance(tree, Mapping) or not tree.get("arms_from"):
             return tree
         templates = [
@@ -172,7 +173,7 @@ class StudyConfig(Config):
 
 
 def load_study(path: str | Path, overrides: Iterable[str] = ()) -> StudyConfig:
-    """A study from a recipe: `extends` merged in, then its size, then `path=value` overrides.
+    """Load a study from a recipe: merge `extends`, then its size, then `path=value` overrides.
 
     Raises:
         ConfigError: what is wrong, with file and config path.
@@ -192,7 +193,7 @@ def load_study(path: str | Path, overrides: Iterable[str] = ()) -> StudyConfig:
 
 
 def continued(study: StudyConfig, root: Path) -> StudyConfig:
-    """The study with the precision that its folder began with, on whatever machine that was."""
+    """Give the study the precision with which its folder began, on any machine."""
     begun = root / "study.yaml"
     if study.precision != "auto" or not begun.is_file():
         return study
@@ -201,7 +202,7 @@ def continued(study: StudyConfig, root: Path) -> StudyConfig:
 
 
 def _resolve_size(tree: dict[str, Any], where: str, asked: bool) -> None:
-    """Lay `sizes[size]` on every part; a resolved study has none left and keeps its size's name."""
+    """Merge `sizes[size]` into every part; a resolved study keeps only its size's name."""
     size, parts = tree.get("size"), tree.get("parts")
     sized = {
         name: part
@@ -237,7 +238,7 @@ def _split(override: str) -> tuple[str, Any]:
 
 
 def _set_in_part(tree: dict[str, Any], key: str, value: Any) -> None:
-    """`set_path`, but knowing that arms and axes have config paths as keys, dots and all."""
+    """Set a value as `set_path` does, where keys of arms and axes are dotted config paths."""
     parts = tree.get("parts")
     _, name, *rest = [*key.split("."), ""]
     if not isinstance(parts, dict) or not isinstance(parts.get(name), dict):

@@ -20,7 +20,7 @@ from gatelm.train.config import RunConfig
 
 
 def sized(config: RunConfig) -> ModelConfig:
-    """The run's model with a vocabulary, the data's where the config leaves it open."""
+    """Return the run's model with a vocabulary, the data's if the config leaves it open."""
     if config.model.vocab_size is not None:
         return config.model
     # frozen models hash, which pyright does not see
@@ -30,7 +30,7 @@ def sized(config: RunConfig) -> ModelConfig:
 
 @cache
 def expected_vocab_size(data: DataConfig) -> int:
-    """Entries of the data's vocabulary; for a BPE still to be trained, those asked for."""
+    """Return the size of the data's vocabulary; for an untrained BPE, the size asked for."""
     if not isinstance(data, TextDataConfig):
         return build_source(data, 0).vocab_size
     if data.prepared is not None:

@@ -1,4 +1,4 @@
-"""From finished runs to results: statistics over seeds, and comparisons of arms.
+"""Results of finished runs: statistics over seeds, and comparisons of arms.
 
 `collect.py` makes results.json and results.csv.
 """

@@ -52,13 +52,13 @@ def write_results(plan: Plan, root: Path) -> StudyResults:
 
 
 def _update(path: Path, text: str) -> None:
-    """Leave an equal file alone, so that its age says when the results last changed."""
+    """Write a file unless it is equal, so that its time says when the results last changed."""
     if not path.is_file() or path.read_text(encoding="utf-8") != text:
         write_text(path, text)
 
 
 def collect(plan: Plan, root: Path) -> StudyResults:
-    """Everything known about the plan's runs."""
+    """Collect everything known about the plan's runs."""
     states = _states(plan, root)
     study = plan.study
     summaries: list[SummaryEntry] = []
@@ -100,7 +100,7 @@ def collect(plan: Plan, root: Path) -> StudyResults:
 
 
 def _states(plan: Plan, root: Path) -> dict[PlannedRun, State]:
-    """The state of every run, its metrics with those of training and of speed to loss."""
+    """Return the state of every run, with metrics of training and of speed to loss."""
     states = {run: read_state(root, run) for run in plan.runs}
     more: dict[PlannedRun, dict[str, Any]] = {
         run: {name: state.result["training"][name] for name in TRAINING_METRICS}
@@ -120,7 +120,7 @@ def _with_metrics(state: State, more: Mapping[str, Any]) -> State:
 
 
 def to_csv(results: StudyResults) -> str:
-    """One row a run; cells without a value are empty."""
+    """Write one row per run; cells without a value are empty."""
     runs = results.runs
     axes = list(dict.fromkeys(path for run in runs for path in run.axes))
     metrics = sorted({metric for run in runs for metric in run.metrics} - set(TIMED))
@@ -143,7 +143,7 @@ class _Cell:
         self.diverged = {seed for seed, state in runs.items() if state.status == "diverged"}
 
     def values(self, metric: str) -> Values:
-        """The metric by seed, from the runs that finished and have it."""
+        """Return the metric by seed, from the finished runs that have it."""
         found = {
             seed: _number(state.metrics.get(metric))
             for seed, state in self.runs.items()
@@ -152,7 +152,7 @@ class _Cell:
         return {seed: value for seed, value in found.items() if value is not None}
 
     def knows(self, metric: str) -> bool:
-        """Whether finished runs report the metric, be it as null; True while none has finished."""
+        """Whether finished runs report the metric, even as null; True if none has finished."""
         finished = [s.metrics for s in self.runs.values() if s.status == "finished"]
         return not finished or any(metric in metrics for metrics in finished)
 
@@ -170,7 +170,7 @@ def _cells(runs: Iterable[PlannedRun], states: Mapping[PlannedRun, State]) -> li
 def _swept_cells(
     runs: Iterable[PlannedRun], states: Mapping[PlannedRun, State], root: Path
 ) -> list[_Cell]:
-    """An arm's metrics over its learning rates, as if each seed's grid were one run."""
+    """Return an arm's metrics over its learning rates, as if each seed's grid were one run."""
     return [
         _Cell(
             sweep.arm,
@@ -224,7 +224,7 @@ def _comparisons(
 
 
 def _comparable(metric: str, cell: _Cell, base: _Cell) -> bool:
-    """Not where a side finished runs that do not know the metric, as a gate's mean without one."""
+    """Whether no side has finished runs without the metric, such as a gate's mean."""
     return all(side.knows(metric) for side in (cell, base))
 
 
@@ -270,7 +270,7 @@ def _run(run: PlannedRun, state: State) -> RunEntry:
 
 
 def _versions(plan: Plan, root: Path) -> dict[str, str]:
-    """What trained the runs, from their own records; this process's where there is none yet."""
+    """Return the versions that trained the runs; this process's if there is no record yet."""
     seen: dict[str, set[str]] = {}
     for run in plan.runs:
         record = read_json(root / run.folder / "run.json")

@@ -16,14 +16,14 @@ from gatelm.config.base import ConfigError, nearest
 
 STEPS = ("step", "steps", "iteration", "iterations", "global_step", "iter")
 VALUES = ("loss", "lm_loss", "lm_losses", "losses", "train_loss", "value", "values")
-"""Columns that are looked for, in this order and in any case, unless one is named."""
+"""Columns that are tried, in this order and in any case, unless one is named."""
 
 METRICS_FILE = "metrics.jsonl"
 
 
 @dataclass(frozen=True)
 class Curve:
-    """Values by step, in the order of the steps; one that is not finite stays in its place."""
+    """A curve: values in the order of the steps, including values that are not finite."""
 
     name: str
     column: str
@@ -32,7 +32,7 @@ class Curve:
 
 
 def read_curve(path: Path, column: str | None = None) -> Curve:
-    """The curve in a file, or in the metrics.jsonl of a run's folder.
+    """Read the curve in a file, or in the metrics.jsonl of a run's folder.
 
     The value recorded last for a step counts, as after a resume. A saved dictionary (.pt, .pth) is
     read as plain data: nothing in it is run.
@@ -107,7 +107,7 @@ def _column(
 
 
 def _from_jsonl(path: Path) -> dict[str, list[Any]]:
-    """Records of training, where they say their kind; a torn line is skipped."""
+    """Read records of training, if they state their kind; a torn line is skipped."""
     rows = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
@@ -138,7 +138,7 @@ def _from_torch(path: Path) -> dict[str, list[Any]]:
 
 
 def _from_dictionary(tree: Any) -> dict[str, list[Any]]:
-    """Its lists, and what can be turned into one."""
+    """Read the lists of a dictionary, and values that can be turned into lists."""
     if not isinstance(tree, Mapping):
         raise ValueError(f"a {type(tree).__name__}, not a dictionary of steps and values")
     lists = {name: v.tolist() if hasattr(v, "tolist") else v for name, v in tree.items()}

@@ -21,13 +21,13 @@ def is_number(value: object) -> TypeGuard[float]:
 
 
 def mean(values: Iterable[object]) -> float | None:
-    """The mean of the numbers among `values`; None where there is none."""
+    """Return the mean of the numbers among `values`; None if there is none."""
     numbers = [float(value) for value in values if is_number(value)]
     return sum(numbers) / len(numbers) if numbers else None
 
 
 def decimals_for(spread: float | None, value: float, digits: int = 3) -> int:
-    """Decimals that keep two significant digits of `spread`, or without one `digits` of `value`."""
+    """Return decimals that keep two digits of `spread`, or without one `digits` of `value`."""
     if spread is not None and is_number(spread) and spread > 0:
         places = 1 - math.floor(math.log10(spread))
         # A spread far below the value would print digits nobody reads.
@@ -38,25 +38,25 @@ def decimals_for(spread: float | None, value: float, digits: int = 3) -> int:
 
 
 def half_width(low: float | None, high: float | None) -> float | None:
-    """Half of an interval's width, the `spread` of `decimals_for`; None without an interval."""
+    """Return half of an interval's width, the `spread` of `decimals_for`, or None."""
     return None if low is None or high is None else (high - low) / 2
 
 
 def common_decimals(wanted: Iterable[int | None]) -> int:
-    """Decimals for numbers that stand together: the median of what each would take alone."""
+    """Return decimals for numbers that stand together: the median of each one's own."""
     known = sorted(places for places in wanted if places is not None)
     return known[len(known) // 2] if known else 0
 
 
 def column(values: Iterable[object], digits: int = 4) -> list[str]:
-    """Numbers with the same decimals, so that they can be read down a column."""
+    """Format numbers with the same decimals, for reading down a column."""
     values = list(values)
     places = common_decimals(decimals_for(None, v, digits) for v in values if is_number(v))
     return [fixed(value, places) for value in values]
 
 
 def fixed(value: object, decimals: int, *, sign: bool = False) -> str:
-    """`value` with that many decimals; `sign` prints a plus too."""
+    """Format `value` with `decimals` decimals; `sign` prints a plus too."""
     if not is_number(value):
         return MISSING
     number = round(float(value), decimals)
@@ -68,7 +68,7 @@ def fixed(value: object, decimals: int, *, sign: bool = False) -> str:
 
 
 def short(value: object, digits: int = 3, *, sign: bool = False) -> str:
-    """`value` with about `digits` significant digits; a dash when there is no number."""
+    """Format `value` with about `digits` significant digits; a dash if it is no number."""
     if not is_number(value):
         return MISSING
     if isinstance(value, int):
@@ -79,24 +79,24 @@ def short(value: object, digits: int = 3, *, sign: bool = False) -> str:
 
 
 def count(value: object) -> str:
-    """A whole number with thousands separators."""
+    """Format a whole number with thousands separators."""
     return f"{round(value):,}".replace("-", MINUS) if is_number(value) else MISSING
 
 
 def interval(low: object, high: object, decimals: int, *, sign: bool = False) -> str:
-    """`low to high`, or a dash when either end is missing."""
+    """Format `low to high`, or a dash if either end is missing."""
     if not (is_number(low) and is_number(high)):
         return MISSING
     return f"{fixed(low, decimals, sign=sign)} to {fixed(high, decimals, sign=sign)}"
 
 
 def percent(fraction: object) -> str:
-    """0.95 as `95 %`."""
+    """Format 0.95 as `95 %`."""
     return f"{100 * float(fraction):g} %" if is_number(fraction) else MISSING
 
 
 def duration(seconds: object) -> str:
-    """Seconds as `42 s`, `3 min 05 s` or `2 h 07 min`."""
+    """Format seconds as `42 s`, `3 min 05 s` or `2 h 07 min`."""
     if not is_number(seconds):
         return MISSING
     whole = round(seconds)
@@ -108,7 +108,7 @@ def duration(seconds: object) -> str:
 
 
 def rounded(value: object, digits: int = 4) -> float | None:
-    """`value` to `digits` significant digits for a chart's data; None when it is no number."""
+    """Round `value` to `digits` significant digits for a chart's data; None if it is no number."""
     return float(f"{float(value):.{digits}g}") if is_number(value) else None
 
 
@@ -124,19 +124,19 @@ def decimals(value: float, low: float | None = None, high: float | None = None) 
 def bracketed(
     value: float, low: float | None, high: float | None, *, sign: bool = False
 ) -> tuple[str, str]:
-    """`-0.031` and `[-0.050, -0.012]`; the latter is empty without an interval."""
+    """Format `-0.031` and `[-0.050, -0.012]`; the latter is empty without an interval."""
     style = f"{'+' if sign else ''}.{decimals(value, low, high)}f"
     ends = "" if low is None or high is None else f"[{low:{style}}, {high:{style}}]"
     return f"{value:{style}}", ends
 
 
 def p_text(p_value: float) -> str:
-    """A p value with two digits."""
+    """Format a p value with two digits."""
     return "<0.0001" if p_value < 1e-4 else f"{p_value:.2g}"
 
 
 def si(value: float) -> str:
-    """`1.72G`, `950k`: three digits and an SI prefix."""
+    """Format three digits with an SI prefix: `1.72G`, `950k`."""
     for factor, prefix in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= factor:
             return f"{value / factor:.3g}{prefix}"

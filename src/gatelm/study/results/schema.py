@@ -1,4 +1,4 @@
-"""The content of results.json: what a study hands to its claims, its tables and its report."""
+"""The content of results.json, which claims, tables and reports read."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class Place(BaseModel, frozen=True):
 
     @property
     def setting(self) -> str:
-        """The point of the axes: `lr=0.003, total_steps=800`; empty without axes."""
+        """The point of the axes as text: `lr=0.003, total_steps=800`; empty without axes."""
         return setting(self.axes)
 
     @property
     def label(self) -> str:
-        """The arm, and the point of the axes where there are axes: `arm, lr=0.003`."""
+        """The arm, and the point of the axes if there are any: `arm, lr=0.003`."""
         return f"{self.arm}, {self.setting}" if self.axes else self.arm
 
 
@@ -45,7 +45,7 @@ class RunEntry(Place, frozen=True):
     """`finished`, `diverged`, `failed` or `unfinished`."""
     error: str = ""
     folder: str = ""
-    """Relative to the study's folder."""
+    """Path of the run's folder, relative to the study's."""
     parameters: int | None = None
     gate_parameters: int | None = None
     precision: str | None = None
@@ -55,7 +55,7 @@ class RunEntry(Place, frozen=True):
 
 
 class SweepEntry(Place, frozen=True):
-    """What the learning rates of one arm and seed say together."""
+    """Metrics of all learning rates of one arm and seed together."""
 
     seed: int
     metrics: dict[str, Number | None] = Field(default_factory=dict)
@@ -120,7 +120,7 @@ class StudyResults(BaseModel, frozen=True):
     comparisons: tuple[ComparisonEntry, ...] = ()
 
     def to_json(self) -> str:
-        """The text of results.json."""
+        """Return the text of results.json."""
         return json.dumps(self.model_dump(), indent=1, allow_nan=False)
 
     def typed_command(self) -> str:
@@ -143,7 +143,7 @@ class StudyResults(BaseModel, frozen=True):
 
 
 def _words(command: str) -> list[str]:
-    """The words of a command line; of one that a shell could not read, those between blanks."""
+    """Split a command line into words; at blanks if a shell could not read it."""
     try:
         return shlex.split(command)
     except ValueError:
@@ -151,12 +151,12 @@ def _words(command: str) -> list[str]:
 
 
 def setting(axes: Axes) -> str:
-    """`lr=0.003, total_steps=800`: the last step of each config path, and its value."""
+    """Write a point as `lr=0.003, total_steps=800`: the last step of each path, and its value."""
     return ", ".join(f"{path.rpartition('.')[2]}={value}" for path, value in axes.items())
 
 
 def read_results(root: Path) -> StudyResults:
-    """The results in a study's folder.
+    """Read the results in a study's folder.
 
     Raises:
         ConfigError: when there are none that can be read.

@@ -1,4 +1,4 @@
-"""Learning-rate sensitivity: what a grid of learning rates says of an arm, seed by seed.
+"""Learning-rate sensitivity: metrics of an arm over a grid of learning rates, by seed.
 
 Source: arXiv 2309.14322; the formula is `lr_sensitivity` in `gatelm.analysis.metrics.registry`.
 """
@@ -33,7 +33,7 @@ class Sweep:
 def sweeps(
     runs: Iterable[PlannedRun], states: Mapping[PlannedRun, State], root: Path
 ) -> list[Sweep]:
-    """`LR_METRICS` of every arm over the axis `optim.lr`, for the seeds whose grid is done."""
+    """Compute `LR_METRICS` of every arm over the axis `optim.lr`, for seeds whose grid is done."""
     grids: dict[tuple[str, str], dict[int, dict[float, PlannedRun]]] = {}
     axes: dict[tuple[str, str], dict[str, Any]] = {}
     for run in runs:
@@ -56,7 +56,7 @@ def sweeps(
 
 
 def sensitivity(losses: Mapping[float, float], loss_at_start: float) -> dict[str, float | None]:
-    """`LR_METRICS` of final losses by learning rate; a diverged run's loss is infinite."""
+    """Compute `LR_METRICS` of final losses by learning rate; a diverged loss is infinite."""
     diverged = {lr for lr, loss in losses.items() if not loss <= loss_at_start}
     clipped = {lr: loss_at_start if lr in diverged else loss for lr, loss in losses.items()}
     best = min(clipped, key=lambda lr: (clipped[lr], lr))
@@ -92,7 +92,7 @@ def _of_grid(
 
 
 def _loss_at_start(folder: Path) -> float | None:
-    """The validation loss of the initial weights, which do not depend on the rate."""
+    """Return the validation loss of the initial weights, which do not depend on the rate."""
     path = folder / "metrics.jsonl"
     for record in read_metrics(path, "eval") if path.is_file() else ():
         if record["step"] == 0:

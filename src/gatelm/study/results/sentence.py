@@ -23,7 +23,7 @@ def sentence(
 
 
 def interval_text(comparison: Comparison) -> str:
-    """The difference with its interval, confidence and seeds, to the digits that carry meaning."""
+    """Write the difference with its interval, confidence and seeds, to significant digits."""
     c = comparison
     seeds = f"{c.n} seed" + ("" if c.n == 1 else "s")
     if c.difference is None:

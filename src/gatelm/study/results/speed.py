@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gatelm.study.running.folder import State
 
 TIMED = ("seconds_to_baseline_loss",)
-"""Metrics that depend on the machine's clock: the same runs do not give the same number."""
+"""Metrics that depend on the machine's clock, which differ between equal runs."""
 
 Point = tuple[float, float]
 
@@ -21,7 +21,7 @@ Point = tuple[float, float]
 def speed(
     runs: Iterable[PlannedRun], states: Mapping[PlannedRun, State], root: Path, baseline: str
 ) -> dict[PlannedRun, dict[str, float]]:
-    """`SPEED_METRICS` of the finished runs of a part whose baseline has finished."""
+    """Compute `SPEED_METRICS` of the finished runs of a part whose baseline has finished."""
     curves = {
         run: _curves(root / run.folder / "metrics.jsonl")
         for run in runs
@@ -46,7 +46,7 @@ def speed(
 
 
 def first_step_at(losses: Sequence[Point], target: float) -> float | None:
-    """The step at which a curve of (step, loss) first is at or below `target`, else None.
+    """Return the step at which a curve of (step, loss) first is at or below `target`, or None.
 
     Between two validations the loss is taken to be a straight line.
     """
@@ -62,7 +62,7 @@ def first_step_at(losses: Sequence[Point], target: float) -> float | None:
 
 
 def interpolate(points: Sequence[Point], x: float) -> float:
-    """The straight line through points in rising order; beyond the last, its last piece."""
+    """Interpolate linearly between points in rising order; extrapolate beyond the last."""
     if len(points) == 1:
         return points[0][1]
     index = next((i for i, (at, _) in enumerate(points) if at >= x and i), len(points) - 1)
@@ -71,7 +71,7 @@ def interpolate(points: Sequence[Point], x: float) -> float:
 
 
 def _curves(path: Path) -> tuple[list[Point], list[Point]]:
-    """(step, validation loss) and (step, seconds of training) of a run, in order."""
+    """Read (step, validation loss) and (step, seconds of training) of a run, in order."""
     losses: list[Point] = []
     seconds: list[Point] = []
     for record in read_metrics(path) if path.is_file() else ():

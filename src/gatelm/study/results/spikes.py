@@ -17,19 +17,19 @@ from numpy.lib.stride_tricks import sliding_window_view
 Above = Literal["std", "mean", "moving mean", "median"]
 
 EXCESS_WINDOW = 100
-"""Values before a point whose median the excess is taken over."""
+"""Number of values before a point; the excess is taken over their median."""
 
 EXCESSES = (0.1, 0.5, 1.0)
-"""Points so far above that median are counted, in the unit of the curve."""
+"""Distances above that median at which points are counted, in the unit of the curve."""
 
 _BLOCK = 1 << 22
 _SHORT = 25
-"""Values of the moving mean of MosaicML's detector."""
+"""Number of values in the moving mean of MosaicML's detector."""
 
 
 @dataclass(frozen=True)
 class SpikeRule:
-    """std: value > mean + threshold * std of the last `window` values (population std).
+    """Rule for spikes. std: value > mean + threshold * population std of the last `window` values.
 
     mean: value > threshold * their mean. median: value > their median + threshold. moving mean: the
     mean of the last 25 values > threshold * that of the rest of the last `window`. Nothing is a
@@ -85,19 +85,19 @@ RULES: dict[str, SpikeRule] = {
 
 @dataclass(frozen=True)
 class Event:
-    """Flags that lie close together, counted as one."""
+    """Event: neighbouring flags, which are counted as one."""
 
     first_step: int
     last_step: int
     flags: int
     peak_step: int
     peak: float | None
-    """The largest finite value; None when none is."""
+    """Largest finite value; None if there is none."""
 
 
 @dataclass(frozen=True)
 class Spikes:
-    """What a rule finds in a curve. `score` is the share of flagged points."""
+    """Spikes that a rule finds in a curve; `score` is the share of flagged points."""
 
     rule: str
     points: int
@@ -108,17 +108,18 @@ class Spikes:
 
 @dataclass(frozen=True)
 class Stability:
-    """Rules aside: how far a curve rises above where it was, and where it ends."""
+    """Stability without rules: how far a curve rises above earlier values, and its end."""
 
     not_finite: int
     max_excess: float | None
     max_excess_step: int | None
     points_above: dict[str, int]
     last_mean: float | None
-    """Of the finite values in the last twentieth of the steps."""
+    """Mean of the finite values in the last twentieth of the steps."""
     last_median: float | None
 
     def to_json(self) -> dict[str, Any]:
+        """Return the fields as plain data."""
         return asdict(self)
 
 
@@ -131,7 +132,7 @@ def find_spikes(
     from_step: int = 0,
     merge_steps: int = 0,
 ) -> Spikes:
-    """Spikes at steps of `from_step` or later; earlier values fill windows and are not counted.
+    """Find spikes at steps of `from_step` or later; earlier values only fill windows.
 
     merge_steps: flags no further apart belong to one event, as do neighbouring points.
     """
@@ -143,7 +144,7 @@ def find_spikes(
 
 
 def flagged(values: np.ndarray, rule: SpikeRule) -> np.ndarray:
-    """Marks of the values that are spikes."""
+    """Mark the values that are spikes."""
     finite = np.isfinite(values)
     over = ~finite
     over[finite] = _over(values[finite], rule)
@@ -158,7 +159,7 @@ def flagged(values: np.ndarray, rule: SpikeRule) -> np.ndarray:
 
 
 def stability(steps: np.ndarray, values: np.ndarray, *, from_step: int = 0) -> Stability:
-    """Largest excess over the trailing median, points above it, and the end of the curve."""
+    """Measure the largest excess over the trailing median, points above it, and the end."""
     finite = np.isfinite(values)
     kept, at = values[finite], steps[finite]
     excess = _against(kept, EXCESS_WINDOW, lambda w: np.median(w, axis=1))
@@ -177,7 +178,7 @@ def stability(steps: np.ndarray, values: np.ndarray, *, from_step: int = 0) -> S
 
 
 def adjusted(rule: SpikeRule, window: int | None, threshold: float | None) -> SpikeRule:
-    """A rule with another window or threshold.
+    """Return a rule with another window or threshold.
 
     Raises:
         ValueError: a window without room for two values, or for a moving mean's.
@@ -194,7 +195,7 @@ def adjusted(rule: SpikeRule, window: int | None, threshold: float | None) -> Sp
 
 
 def _over(values: np.ndarray, rule: SpikeRule) -> np.ndarray:
-    """Spikes among finite values."""
+    """Mark spikes among finite values."""
     k = rule.threshold
     match rule.above:
         case "std":
@@ -213,7 +214,7 @@ def _against(
     window: int,
     limit: Callable[[np.ndarray], np.ndarray],
 ) -> np.ndarray:
-    """Value minus the limit set by the `window` values before it; -inf while there are fewer."""
+    """Return each value minus the limit by the `window` values before it; -inf at the start."""
     out = np.full(len(values), -np.inf)
     if len(values) <= window:
         return out
@@ -227,7 +228,7 @@ def _against(
 
 
 def _moving_mean_over(values: np.ndarray, rule: SpikeRule) -> np.ndarray:
-    """The mean of the last 25 values, this one among them, against that of those before."""
+    """Compare the mean of the last 25 values, including this one, with that of earlier ones."""
     out = np.zeros(len(values), dtype=bool)
     if len(values) >= rule.window:
         windows = sliding_window_view(values, rule.window)

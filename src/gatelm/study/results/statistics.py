@@ -25,7 +25,7 @@ ROUNDING = 1e-9
 """Differences smaller than this share of the values compared are rounding and count as zero."""
 
 POWER = 0.8
-"""Chance with which a difference of the minimum detectable size would have been found."""
+"""Probability of finding a difference of the minimum detectable size."""
 
 
 class Interval(BaseModel, frozen=True):
@@ -62,7 +62,7 @@ class Comparison(BaseModel, frozen=True):
 
 
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
-    """Mean and t interval of independent values.
+    """Compute the mean and t interval of independent values.
 
     The half width is t(n-1, (1+confidence)/2) * sd / sqrt(n), with sd over n-1.
     """
@@ -83,7 +83,7 @@ def paired_difference(
     diverged: int = 0,
     baseline_diverged: int = 0,
 ) -> Comparison:
-    """Arm minus baseline over the seeds (keys) that both have, uncorrected.
+    """Compute arm minus baseline over the seeds (keys) that both have, uncorrected.
 
     Equal differences in every seed have no scatter to test against: the p value is then 1 when
     they are zero and 0 otherwise, the interval a point. Fewer than two pairs give
@@ -111,7 +111,7 @@ def paired_difference(
 
 
 def correct(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """The comparisons of one family with Holm-corrected p values and the verdicts they give.
+    """Correct the p values of one family of comparisons by Holm, and decide the verdicts.
 
     Comparisons without a p value are no tests and do not count. The minimum detectable difference
     is then that of the strictest step, alpha over the family's size. Holm, Scand. J. Statist. 6
@@ -133,7 +133,7 @@ def correct(comparisons: Sequence[Comparison]) -> list[Comparison]:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down adjusted p values, in the order given."""
+    """Compute Holm's step-down adjusted p values, in the order given."""
     m = len(p_values)
     adjusted = [0.0] * m
     running = 0.0
@@ -145,7 +145,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 @cache
 def detectable_factor(n: int, alpha: float, power: float = POWER) -> float:
-    """The difference, in standard errors, that a two-sided t test over n pairs finds with `power`.
+    """Return the difference in standard errors that a two-sided t test of n pairs detects.
 
     Exact up to a grid over the sample's own standard deviation. The usual sum of two t quantiles is
     off by a sixth at the two or three seeds that studies have, and `scipy.stats.nct` gives NaN.
@@ -197,7 +197,7 @@ def _rescaled(comparison: Comparison, family_size: int) -> float | None:
 
 
 def _changed(comparison: Comparison, **changes: object) -> Comparison:
-    """A copy with other values, and the verdict that they give."""
+    """Copy a comparison with other values and the verdict that they give."""
     changed = comparison.model_copy(update=changes)
     return changed.model_copy(update={"verdict": _verdict(changed)})
 

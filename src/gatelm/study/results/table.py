@@ -32,7 +32,7 @@ _DETECTABLE = (
 
 
 def verdicts(results: StudyResults) -> RenderableType:
-    """Each part's primary metrics, every arm against the baseline."""
+    """Make tables of each part's primary metrics, every arm against the baseline."""
     out: list[RenderableType] = []
     for name, part in results.parts.items():
         out.append(Text(f"{name}: {part.question or part.title}", style="bold"))
@@ -46,7 +46,7 @@ def verdicts(results: StudyResults) -> RenderableType:
 
 
 def _heading(results: StudyResults, part: str, metric: str) -> Text:
-    """The metric's label, which way is better, and for first-token shares the uniform value."""
+    """Write the metric's label, the better direction, and the uniform value of shares."""
     described = describe(metric)
     notes = [f"{described.better} is better"] if described.better else []
     uniform = uniform_name(metric)
@@ -87,7 +87,7 @@ def _mean(row: SummaryEntry) -> Text:
 
 
 def _difference(comparison: ComparisonEntry | None) -> tuple[Text, ...]:
-    """Cells of a comparison: difference, interval, seeds, verdict, what a null would have found."""
+    """Make a comparison's cells: difference, interval, seeds, verdict, detectable difference."""
     if comparison is None:
         return (Text(""),) * 5
     c = comparison

@@ -1,4 +1,4 @@
-"""What a run folder says about its run."""
+"""The state of a run, as its folder records it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Status = Literal["finished", "diverged", "failed", "unfinished"]
 
 @dataclass(frozen=True)
 class State:
-    """`result` is the run's result.json where it has one; `error` says why it has none."""
+    """State of a run: `result` is its result.json if it has one; `error` says why it has none."""
 
     status: Status
     result: dict[str, Any] = field(default_factory=dict)
@@ -36,7 +36,7 @@ class State:
 
 
 def read_state(root: Path, run: PlannedRun) -> State:
-    """The state of a planned run; a result of another config, or one cut short, is no result."""
+    """Read the state of a planned run; a partial result or one of another config does not count."""
     folder = root / run.folder
     result = read_json(folder / "result.json")
     if result.get("config_hash") == run.config_hash:
@@ -48,7 +48,7 @@ def read_state(root: Path, run: PlannedRun) -> State:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The mapping in a JSON file; empty when the file is missing or not such a file."""
+    """Read the mapping in a JSON file; empty if the file is missing or holds no mapping."""
     try:
         tree = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

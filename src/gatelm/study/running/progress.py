@@ -1,4 +1,4 @@
-"""What a running study shows: a live table on a terminal, plain lines elsewhere."""
+"""The display of a running study: a live table on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def make_display(
     console: Console, expected: Mapping[PlannedRun, float] | None = None
 ) -> PlainDisplay:
-    """The display for a terminal or a log; `expected` has the seconds that each run should take."""
+    """Make the display for a terminal or a log; `expected`: seconds that each run should take."""
     if console.is_terminal:
         return LiveDisplay(console, expected)
     return PlainDisplay(console.file, expected)
@@ -28,19 +28,19 @@ def make_display(
 @dataclass
 class _Running:
     since: float | None = None
-    """When its first step had ended: the time before says nothing about steps."""
+    """Time at which the first step ended; time before it says nothing about steps."""
     first_step: int = 0
     share: float = 0.0
 
 
 class Clock:
-    """Remaining time, from what each run was expected to take and how that turned out.
+    """Clock of the remaining time, from each run's expected and actual times.
 
     Without expectations the FLOPs of runs stand for them, the only unit that all share.
     """
 
     TRUST_SECONDS = 20.0
-    """Seconds of work that count as if they had gone as expected."""
+    """Seconds of work that are counted as if they had gone as expected."""
 
     def __init__(
         self,
@@ -64,11 +64,11 @@ class Clock:
         return self.total - len(self.left)
 
     def begin(self, run: PlannedRun) -> None:
-        """A worker begins the run."""
+        """Note that a worker begins the run."""
         self.running[run] = _Running()
 
     def progress(self, run: PlannedRun, at: Progress) -> float | None:
-        """Seconds this run has left, once it has moved."""
+        """Note the run's progress, and return its remaining seconds once a step is done."""
         state = self.running[run]
         if state.since is None:
             if at.step > 0 and at.phase == "train":
@@ -81,13 +81,13 @@ class Clock:
         return (time.monotonic() - state.since) / moved * (at.total_steps - at.step)
 
     def end(self, run: PlannedRun, completed: bool) -> None:
-        """The run has left its worker, with a result where it `completed`."""
+        """Note that the run has left its worker, with a result if it `completed`."""
         state = self.running.pop(run, None)
         if state is not None and completed:
             self.finished += self.left.pop(run)
 
     def remaining(self) -> float | None:
-        """Seconds until the last run ends."""
+        """Return the seconds until the last run ends."""
         partial = sum(self.left[r] * s.share for r, s in self.running.items() if r in self.left)
         computed = self.finished + partial
         if computed + self.trust <= 0:
@@ -98,7 +98,7 @@ class Clock:
 
 
 class PlainDisplay:
-    """One line a start, an end, and now and then a running run: for logs.
+    """Display for logs: a line per start, per end, and now and then per running run.
 
     The scheduler tells it, in its own thread, of everything that happens.
     """
@@ -113,25 +113,25 @@ class PlainDisplay:
         print(text, file=self.stream or sys.stdout, flush=True)
 
     def start(self, plan: Plan, done: Collection[PlannedRun], workers: int, threads: int) -> None:
-        """Training begins: `workers` runs at a time, `threads` CPU threads each."""
+        """Show that training begins: `workers` runs at a time, `threads` CPU threads each."""
         self.clock = Clock(plan, done, workers, self.expected)
         self._line(opening(plan, len(done), workers, threads))
 
     def begin(self, run: PlannedRun) -> None:
-        """A worker has taken the run."""
+        """Show that a worker has taken the run."""
         self.clock.begin(run)
         self.last[run] = time.monotonic()
         self._line(f"start    {run.label}")
 
     def progress(self, run: PlannedRun, at: Progress) -> None:
-        """The run has come so far."""
+        """Show the run's progress."""
         left = self.clock.progress(run, at)
         if time.monotonic() - self.last[run] >= self.EVERY_SECONDS:
             self.last[run] = time.monotonic()
             self._line(f"         {run.label}  {_figures(at, left)}")
 
     def end(self, run: PlannedRun, status: str, error: str) -> None:
-        """The run has left its worker; `error` says why where it failed."""
+        """Show that the run has left its worker; `error` says why if it failed."""
         self.clock.end(run, status in ("finished", "diverged"))
         tail = f": {error}" if error else ""
         done = f"{self.clock.runs_done} of {self.clock.total} runs done"
@@ -139,15 +139,15 @@ class PlainDisplay:
         self._line(f"{status:<8} {run.label}{tail}  [{done}, ETA {eta}]")
 
     def note(self, text: str) -> None:
-        """Something that concerns no run alone."""
+        """Show a note that concerns no single run."""
         self._line(text, "yellow")
 
     def stop(self) -> None:
-        """Training has ended."""
+        """Show that training has ended."""
 
 
 class LiveDisplay(PlainDisplay):
-    """A bar for the study and a line for every run in a worker."""
+    """Display for terminals: a bar for the study and a line for every run in a worker."""
 
     def __init__(self, console: Console, expected: Mapping[PlannedRun, float] | None = None):
         super().__init__(None, expected)
@@ -166,22 +166,26 @@ class LiveDisplay(PlainDisplay):
         self.bars.console.print(text, style=style, markup=False, highlight=False)
 
     def start(self, plan: Plan, done: Collection[PlannedRun], workers: int, threads: int) -> None:
+        """See `PlainDisplay.start`."""
         super().start(plan, done, workers, threads)
         self.overall = self.bars.add_task(plan.study.name, total=len(plan.runs), cells="")
         self._refresh()
         self.bars.start()
 
     def begin(self, run: PlannedRun) -> None:
+        """See `PlainDisplay.begin`."""
         self.clock.begin(run)
         name = _shortened(run.label, self.console.width - 66)
         self.tasks[run] = self.bars.add_task(f"  {name}", total=1, cells="starting")
 
     def progress(self, run: PlannedRun, at: Progress) -> None:
+        """See `PlainDisplay.progress`."""
         cells = _figures(at, self.clock.progress(run, at))
         self.bars.update(self.tasks[run], total=at.total_steps, completed=at.step, cells=cells)
         self._refresh()
 
     def end(self, run: PlannedRun, status: str, error: str) -> None:
+        """See `PlainDisplay.end`."""
         self.clock.end(run, status in ("finished", "diverged"))
         self.bars.remove_task(self.tasks.pop(run))
         style = {"finished": "green", "diverged": "yellow", "failed": "red"}.get(status, "")
@@ -189,6 +193,7 @@ class LiveDisplay(PlainDisplay):
         self._refresh()
 
     def stop(self) -> None:
+        """See `PlainDisplay.stop`."""
         self.bars.stop()
 
     def _refresh(self) -> None:
@@ -202,7 +207,7 @@ class LiveDisplay(PlainDisplay):
 
 
 def opening(plan: Plan, done: int, workers: int, threads: int) -> str:
-    """What a study is about to train, in a line."""
+    """Say in a line what a study will train."""
     total = len(plan.runs)
     if done == total:
         return f"{plan.study.name}: all {_runs(total)} done"
@@ -216,7 +221,7 @@ def _runs(number: int) -> str:
 
 
 def clock_time(seconds: float | None) -> str:
-    """`1:02:03` or `2:03`; `-:--` when unknown."""
+    """Format seconds as `1:02:03` or `2:03`; `-:--` if unknown."""
     if seconds is None:
         return "-:--"
     minutes, second = divmod(round(seconds), 60)
@@ -225,7 +230,7 @@ def clock_time(seconds: float | None) -> str:
 
 
 def _shortened(text: str, width: int) -> str:
-    """The end of a label that is too long: the start is shared by its neighbours."""
+    """Shorten a long label to its end, since its start is shared by its neighbours."""
     width = max(width, 16)
     return text if len(text) <= width else "..." + text[3 - width :]
 

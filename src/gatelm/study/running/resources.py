@@ -16,7 +16,7 @@ MAX_WORKERS = 8
 
 @dataclass(frozen=True)
 class Resources:
-    """Runs at a time, CPU threads of each, and where they compute."""
+    """Division of the machine: runs at a time, CPU threads of each, and the device."""
 
     workers: int
     threads: int
@@ -24,14 +24,14 @@ class Resources:
 
 
 def available_cpus() -> int:
-    """CPUs this process may use."""
+    """Return the number of CPUs that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def share(plan: Plan, workers: int | None = None) -> Resources:
-    """Worker processes and the threads of each.
+    """Choose the number of worker processes and the threads of each.
 
     By default as many workers as CPUs (`MAX_WORKERS` and the plan's runs at most), and one on a
     GPU. It is the whole plan that counts, not what is left of it, so that the second half of a

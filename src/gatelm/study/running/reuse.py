@@ -43,7 +43,7 @@ def take_over(plan: Plan, root: Path, sources: Iterable[Path]) -> list[PlannedRu
 
 
 def _finished(source: Path) -> dict[str, Path]:
-    """Folders with a result by the hash of what they trained."""
+    """Find folders with a result, by the hash of their config."""
     folders = sorted(path.parent for path in (source / "runs").rglob("result.json"))
     return {
         str(result["config_hash"]): folder
@@ -53,7 +53,7 @@ def _finished(source: Path) -> dict[str, Path]:
 
 
 def _copy(origin: Path, target: Path) -> None:
-    """Copied beside `target`, then renamed: a copy cut short is no run."""
+    """Copy a folder beside `target`, then rename it, so that a partial copy is no run."""
     inside = [origin, *origin.rglob("*")]
     if linked := next((path for path in inside if path.is_symlink()), None):
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Train the runs of a plan in worker processes: what is finished stays, what was begun goes on."""
+"""Training of a plan's runs in worker processes; finished runs stay, begun runs resume."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _POLL_SECONDS = 0.2
 
 @dataclass
 class Outcome:
-    """How a `run` ended: runs by state, and whether it was stopped before its end."""
+    """Outcome of `run`: runs by state, and whether it was stopped before its end."""
 
     finished: list[PlannedRun] = field(default_factory=list)
     diverged: list[PlannedRun] = field(default_factory=list)
@@ -75,7 +75,7 @@ def run(
 
 
 class _Worker:
-    """A process and the run it has in hand."""
+    """A worker process and its current run."""
 
     def __init__(self, trainer: str):
         context = get_context("spawn")
@@ -208,7 +208,7 @@ class _Scheduler:
 
 @contextmanager
 def _signals_blocked() -> Iterator[None]:
-    """A process started here begins with them blocked, until its own handlers stand."""
+    """Start processes with signals blocked, until their own handlers are set."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPPING)
     try:
         yield

@@ -40,7 +40,7 @@ class WorkerTask:
 
 @dataclass(frozen=True)
 class Step:
-    """How far a run is, as the trainer reported it."""
+    """Message: how far a run is, as the trainer reported it."""
 
     index: int
     progress: Progress
@@ -48,7 +48,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Ended:
-    """A run left the worker; `error` and `details` (a traceback) are there when it failed."""
+    """Message: a run left the worker; `error` and `details` (a traceback) if it failed."""
 
     index: int
     error: str | None = None
@@ -109,20 +109,20 @@ def _train(connection: Connection, task: WorkerTask, trainer: str, stop: threadi
 
 
 def resolve(path: str) -> Any:
-    """The object at `package.module:name`."""
+    """Import the object at `package.module:name`."""
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
 def describe(error: BaseException) -> str:
-    """One line: the message of a user's mistake, the type in front of anything else."""
+    """Describe an error in one line; its type is added unless it is a user's mistake."""
     text = " ".join(str(error).split())
     return text if isinstance(error, ValueError) and text else f"{type(error).__name__}: {text}"
 
 
 @contextlib.contextmanager
 def _output_to(path: Path) -> Any:
-    """What the run prints goes to a file, below Python too: the terminal shows the progress."""
+    """Send all output of the run to a file, also from below Python."""
     sys.stdout.flush()
     sys.stderr.flush()
     with path.open("ab") as file:

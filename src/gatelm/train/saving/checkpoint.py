@@ -30,7 +30,7 @@ from gatelm.io.files import sha256, sync, write_json
 from gatelm.train.saving.reader import TensorReader
 
 FORMAT = 2
-"""2: tensors alone. 1 held the settings of parameter groups too, pickled."""
+"""Version of the format. 2: only tensors. 1: also pickled settings of parameter groups."""
 MANIFEST = "manifest.json"
 STATE = "state.json"
 UNFINISHED = ".tmp"
@@ -45,7 +45,7 @@ _UNREADABLE = (
     EOFError,
     pickle.UnpicklingError,
 )
-"""What torch raises for metadata and tensors that are damaged or of another model."""
+"""Exceptions that torch raises for damaged tensors or those of another model."""
 
 log = logging.getLogger("gatelm")
 
@@ -110,7 +110,7 @@ def read_state(path: Path) -> dict[str, Any]:
 
 
 def list_checkpoints(root: Path) -> list[Path]:
-    """The finished checkpoint folders, oldest first; unfinished ones are not listed."""
+    """List the finished checkpoint folders, oldest first."""
     if not root.is_dir():
         return []
     return sorted(p for p in root.iterdir() if re.fullmatch(r"step-\d{8,}", p.name) and p.is_dir())
@@ -153,7 +153,7 @@ def verify(path: Path) -> None:
 
 
 def newest_sound(root: Path, on_damage: Callable[[str], None]) -> Path | None:
-    """The newest checkpoint that passes `verify`; `on_damage` gets a sentence per damaged one.
+    """Find the newest checkpoint that passes `verify`; `on_damage` gets a sentence per bad one.
 
     Returns None when there is no checkpoint at all.
 
@@ -205,7 +205,7 @@ def _write(folder: Path, step: int, tensors: dict[str, Any], state: dict[str, An
 
 @contextmanager
 def _single_process() -> Iterator[None]:
-    """torch warns that it saves from one process, which is what replicated state asks for."""
+    """Silence torch's warning that one process saves, as it should for replicated state."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         yield
@@ -244,7 +244,7 @@ def _tensors_in(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _reason(error: BaseException) -> str:
-    """The cause inside torch's wrappers, on one line."""
+    """Return the cause inside torch's wrappers on one line."""
     if isinstance(error, CheckpointException):
         failures = [failure for failure, _ in error.failures.values()]
         error = failures[0] if failures else error

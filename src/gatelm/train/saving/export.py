@@ -67,7 +67,7 @@ def export_model(
 
 
 def load_model(folder: Path | str) -> tuple[Decoder, Tokenizer | None]:
-    """The model (fp32, in evaluation mode, on the CPU) and tokenizer of a model or run folder.
+    """Load the model (fp32, evaluation mode, on the CPU) and tokenizer of a model or run folder.
 
     Raises:
         ConfigError: when a file is missing, damaged, or does not fit the config.
@@ -91,7 +91,7 @@ def load_model(folder: Path | str) -> tuple[Decoder, Tokenizer | None]:
 
 
 def find_model(folder: Path) -> Path | None:
-    """The folder that holds config.json: a model folder itself, or the model/ of a run folder."""
+    """Find the folder with config.json: a model folder itself, or the model/ of a run folder."""
     return next((f for f in (folder, folder / "model") if (f / CONFIG).is_file()), None)
 
 
@@ -103,7 +103,7 @@ def is_gatelm_config(tree: Any) -> bool:
 
 
 def parse_config(tree: Any, where: str) -> ModelConfig:
-    """The model of a config.json: its `model` tree, or the whole of it before there was one.
+    """Parse the model in a config.json: its `model` tree, or in older files the whole.
 
     Raises:
         ConfigError: when it is none, or says two things about the head.
@@ -131,7 +131,7 @@ def parse_config(tree: Any, where: str) -> ModelConfig:
 def config_tree(
     model: Decoder, tokenizer: Tokenizer | None, *, context_tokens: int | None = None
 ) -> dict[str, Any]:
-    """The content of config.json."""
+    """Return the content of config.json."""
     tree: dict[str, Any] = {
         "architectures": [ARCHITECTURE],
         "model_type": MODEL_TYPE,
@@ -179,7 +179,7 @@ def write_tokenizer(
 
 
 def model_card(cfg: ModelConfig, facts: dict[str, str]) -> str:
-    """README.md of the model folder."""
+    """Write the text of the model folder's README.md."""
     parameters = count(cfg)
     at_sites = {f"{gate.kind} at `{gate.site}`" for layer in cfg.layers() for gate in layer.gates}
     rows = {
@@ -221,7 +221,7 @@ or, as a plain torch module with a tokenizer of gatelm:
 
 
 def _carry_over(old: Path, new: Path) -> None:
-    """What a folder says beside the model and its weights, from an older folder of the model."""
+    """Copy the other files of a folder from an older folder of the model."""
     before, after = _read_tree(old / CONFIG), _read_tree(new / CONFIG)
     kept = {name: before[name] for name in TOKEN_IDS if before.get(name) is not None}
     lengths = [tree[CONTEXT] for tree in (before, after) if tree.get(CONTEXT) is not None]

@@ -24,7 +24,7 @@ Resume = Literal["auto", "never", "must"]
 
 @dataclass(frozen=True)
 class RunResult:
-    """How a run ended. `stopped` means early and resumable; the others are final."""
+    """Result of a run; `stopped` means early and resumable, other statuses are final."""
 
     status: Literal["finished", "diverged", "stopped"]
     folder: Path
@@ -43,7 +43,7 @@ class RunResult:
     """Spikes per step (see `train.watching.monitors.SpikeMonitor`) and speed."""
 
     def to_json(self) -> dict[str, Any]:
-        """The content of result.json."""
+        """Return the content of result.json."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         del values["folder"]
         return values
@@ -66,7 +66,7 @@ class RunFolder:
         self.result = path / "result.json"
 
     def situation(self, cfg: RunConfig, resume: Resume) -> Literal["new", "started", "finished"]:
-        """What `train` should do here; writes nothing.
+        """Decide what `train` should do here, without writing anything.
 
         Raises:
             ConfigError: when the folder holds something else, or `resume` forbids what it holds.
@@ -111,11 +111,11 @@ class RunFolder:
         return False
 
     def config_hash(self) -> str:
-        """The hash of the config that was started here."""
+        """Read the hash of the config that was started here."""
         return str(self._read(self.run).get("config_hash"))
 
     def begun_config(self) -> RunConfig | None:
-        """The config of the run that was started here; None without one, or if it is damaged."""
+        """Read the config of the run that was started here; None if missing or damaged."""
         if not self.run.exists():
             return None
         try:
@@ -144,7 +144,7 @@ class RunFolder:
         write_json(self.result, result.to_json())
 
     def read_result(self) -> RunResult:
-        """The result of a finished run; keys of a later version are passed over."""
+        """Read the result of a finished run; keys of a later version are ignored."""
         values = self._read(self.result)
         known = {name: values[name] for name in RunResult.__dataclass_fields__ if name in values}
         with foreign(str(self.result)):

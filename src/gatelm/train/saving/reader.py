@@ -1,4 +1,4 @@
-"""Read what `torch.distributed.checkpoint` wrote, without running what a stranger put there.
+"""A reader of `torch.distributed.checkpoint` files that never runs code in them.
 
 torch unpickles a checkpoint's `.metadata`, and every entry in it that is no tensor. A pickle can
 run any code, so this reader admits the classes that describe tensors and nothing else.
@@ -38,7 +38,7 @@ class TensorReader(FileSystemReader):
     """A `FileSystemReader` for checkpoints that hold tensors alone."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """What the checkpoint holds.
+        """Read the metadata of the checkpoint.
 
         Raises:
             ValueError: for anything but tensors in files of the checkpoint's own folder.
@@ -61,7 +61,7 @@ class TensorReader(FileSystemReader):
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """The class or function of a name that is admitted.
+        """Return the class or function of a name that is admitted.
 
         Raises:
             pickle.UnpicklingError: for any other name.

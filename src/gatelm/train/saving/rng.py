@@ -21,7 +21,7 @@ def seed_all(seed: int, rank: int = 0) -> None:
 
 
 def rng_state(device: torch.device) -> dict[str, Any]:
-    """The generators of this process, the device's among them."""
+    """Return the states of this process's generators, including the device's."""
     name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     version, internal, gauss = random.getstate()
     state = {
@@ -35,7 +35,7 @@ def rng_state(device: torch.device) -> dict[str, Any]:
 
 
 def set_rng_state(state: dict[str, Any], device: torch.device) -> None:
-    """Go on from `rng_state()`."""
+    """Restore the generators to `rng_state()`."""
     version, internal, gauss = state["python"]
     random.setstate((version, tuple(internal), gauss))
     name, keys, position, has_gauss, cached = state["numpy"]

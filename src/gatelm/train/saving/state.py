@@ -21,7 +21,7 @@ log = logging.getLogger("gatelm")
 
 
 def versions() -> dict[str, str]:
-    """Versions on which the numbers of a run depend, by name."""
+    """Return the versions on which the numbers of a run depend, by name."""
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -31,7 +31,7 @@ def versions() -> dict[str, str]:
 
 @dataclass
 class TrainState:
-    """A run between two steps.
+    """The state of a run between two steps.
 
     `data_fingerprint` identifies the data; the position in it is a pure function of `step`, and so
     is the learning rate, so neither is stored.
@@ -57,7 +57,7 @@ class TrainState:
         return self.tokens / seconds if seconds > 0 else 0.0
 
     def tensors(self) -> dict[str, Any]:
-        """Tensors of model and optimiser by parameter name, for `checkpoint.save` and `load`.
+        """Return tensors of model and optimiser by parameter name, for `checkpoint`.
 
         The settings of parameter groups are not among them: they follow from the config.
         """
@@ -65,7 +65,7 @@ class TrainState:
         return {"model": model, "optim": optimizer["state"]}
 
     def to_json(self, world: World) -> dict[str, Any]:
-        """The state beside the tensors. Every process calls it: each has its own random numbers."""
+        """Return the state beside the tensors. Every process calls it, as random numbers differ."""
         return {
             "step": self.step,
             "tokens": self.tokens,
@@ -80,7 +80,7 @@ class TrainState:
         }
 
     def restore(self, tensors: dict[str, Any], state: dict[str, Any], world: World) -> None:
-        """Take over what `tensors()` and `to_json()` gave.
+        """Restore the state that `tensors()` and `to_json()` returned.
 
         Raises:
             ConfigError: when the data is not what the checkpoint was trained on.

@@ -1,4 +1,4 @@
-"""What is followed while a run goes on: metrics, spikes, routers and the progress display.
+"""Monitoring of a run: metrics, spikes, routers and progress.
 
 Nothing here changes the weights.
 """

@@ -1,4 +1,4 @@
-"""The run's log: one JSON object a line, appended, safe against a crash in the middle of a line."""
+"""The run's log: one JSON object per line, safe against a crash within a line."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class MetricsLog:
         self._file = path.open("a", encoding="utf-8")
 
     def _trim(self, keep_through_step: int | None) -> None:
-        """Leave out later records and lines that are none; the file as it was is kept then."""
+        """Remove later records and broken lines, after keeping a copy of the file."""
         before = self.path.read_bytes()
         lines = _lines(self.path)
         records = [_parse(line) for line in lines]
@@ -75,7 +75,7 @@ class MetricsLog:
 
 
 def read_metrics(path: Path, kind: str | None = None) -> Iterator[dict[str, Any]]:
-    """The records of a metrics file, optionally of one kind only.
+    """Read the records of a metrics file, optionally of one kind only.
 
     A torn last line, left by a crash, is skipped.
 

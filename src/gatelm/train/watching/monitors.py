@@ -1,4 +1,4 @@
-"""What is watched while training: loss and gradient-norm spikes, and the speed."""
+"""Monitors of training: spikes of loss and gradient norm, and the speed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 class SpikeMonitor:
-    """Flags values far above the recent ones: value > mean + `threshold_std` * std.
+    """Monitor that flags values with value > mean + `threshold_std` * std of recent ones.
 
     Mean and population standard deviation are over the last `window_steps` values that entered the
     window, and nothing is flagged before the window is full (the rule of OLMo-core's stability
@@ -26,7 +26,7 @@ class SpikeMonitor:
         self.seen = 0
 
     def is_spike(self, value: float) -> bool:
-        """Whether `value` would be flagged; changes nothing."""
+        """Whether `value` would be flagged, without changing anything."""
         if not math.isfinite(value):
             return True
         if len(self.window) < (self.window.maxlen or 0):
@@ -46,15 +46,15 @@ class SpikeMonitor:
 
     @property
     def score(self) -> float:
-        """Spikes per value seen."""
+        """Number of spikes per value seen."""
         return self.spikes / self.seen if self.seen else 0.0
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything the next decision depends on, as plain data."""
+        """Return everything on which the next decision depends, as plain data."""
         return {"window": list(self.window), "spikes": self.spikes, "seen": self.seen}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state_dict()`."""
+        """Restore the monitor from `state_dict()`."""
         self.window = deque(state["window"], maxlen=self.window.maxlen)
         self.spikes = int(state["spikes"])
         self.seen = int(state["seen"])
@@ -76,7 +76,7 @@ class Throughput:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Leave the body's time out."""
+        """Leave out the body's time."""
         self._advance()
         try:
             yield
@@ -88,14 +88,14 @@ class Throughput:
         self._lap_tokens += tokens
 
     def lap(self) -> float:
-        """Tokens per second since the last call; starts the next lap."""
+        """Return tokens per second since the last call, and start the next lap."""
         self._rate = self.rate or 0.0
         self._lap_seconds, self._lap_tokens = 0.0, 0
         return self._rate
 
     @property
     def rate(self) -> float | None:
-        """Tokens per second in this lap so far; of the last one while this has no step."""
+        """Tokens per second in this lap so far; of the last lap if this one has no step."""
         self._advance()
         if self._lap_tokens and self._lap_seconds > 0:
             return self._lap_tokens / self._lap_seconds
@@ -103,16 +103,16 @@ class Throughput:
 
     @property
     def training_seconds(self) -> float:
-        """Seconds spent training in the whole run."""
+        """Seconds of training in the whole run."""
         self._advance()
         return self._total_seconds
 
     def state_dict(self) -> dict[str, float]:
-        """The part that survives a resume."""
+        """Return the state that survives a resume."""
         return {"training_seconds": self.training_seconds}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        """Go on from `state_dict()`; the clock starts now."""
+        """Restore the state from `state_dict()`, and start the clock now."""
         self._since = self._clock()
         self._lap_seconds, self._lap_tokens = 0.0, 0
         self._total_seconds = float(state["training_seconds"])

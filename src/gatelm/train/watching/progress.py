@@ -1,4 +1,4 @@
-"""How far a run is, as it tells whoever trains it."""
+"""The progress of a run, as it reports it to its caller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The routers of one step: their losses over the whole batch, and what they did."""
+"""The routers of one step: their losses over the whole batch, and their statistics."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class StepRouting:
         self._counts = self._over_all(counts)
 
     def loss(self, routing: Routing) -> Float[Tensor, ""]:
-        """The part's share of both losses, weighted; the shares add up to the step's."""
+        """Return the part's share of both weighted losses; the shares add up to the step's."""
         if self._counts is None:
             self._counts = self._over_all(routing.counts())
         balance, z = router_losses(routing, self._counts)
@@ -66,7 +66,7 @@ class StepRouting:
         return self._cfg.balance * balance + self._cfg.z * z
 
     def record(self) -> dict[str, Any]:
-        """The step's record for metrics.jsonl. Every process must call it."""
+        """Return the step's record for metrics.jsonl. Every process must call it."""
         balance, z = self._world.sums([float(self._balance), float(self._z)])
         assert self._counts is not None
         load = {

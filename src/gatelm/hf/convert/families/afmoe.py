@@ -14,7 +14,7 @@ from gatelm.nn.model import ModelConfig
 
 
 class AfmoeFormat(Format):
-    """AFMoE's dense layers; its mixtures of experts are refused."""
+    """Format of AFMoE's dense layers; its mixtures of experts are refused."""
 
     name = model_type = "afmoe"
     label = "AFMoE (dense layers)"
@@ -57,7 +57,7 @@ class AfmoeFormat(Format):
             )
 
     def config_keys(self, cfg: ModelConfig) -> dict[str, Any]:
-        """All layers are dense, and the embedding has no factor."""
+        """Return the keys for dense layers in the whole model and an embedding without a factor."""
         return {"num_dense_layers": cfg.num_layers, "mup_enabled": False}
 
     def adjust(self, state: State, cfg: ModelConfig, tree: Mapping[str, Any]) -> list[str]:

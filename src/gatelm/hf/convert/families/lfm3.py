@@ -15,7 +15,7 @@ from gatelm.nn.model import ModelConfig
 
 
 class Lfm3Format(Format):
-    """LFM3's attention layers; its convolutions are refused."""
+    """Format of LFM3's attention layers; its convolutions are refused."""
 
     name = model_type = "lfm3"
     label = "LFM3 (attention layers)"
@@ -56,11 +56,11 @@ class Lfm3Format(Format):
             raise ConfigError(f"{where}: use_sandwich_norm false is not read")
 
     def gate_form(self, c: Any) -> GateForm:
-        """A gate per head, or none."""
+        """Return the form of the gate: per head, or none."""
         return "head" if c.use_attention_gate else "none"
 
     def config_keys(self, cfg: ModelConfig) -> dict[str, Any]:
-        """The gate and the norms."""
+        """Return the keys of the gate and of the norms."""
         return {
             "norm_eps": cfg.layer.norm.eps,
             "use_attention_gate": bool(cfg.layer.gates),

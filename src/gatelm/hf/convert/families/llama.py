@@ -10,7 +10,7 @@ from gatelm.nn.model import ModelConfig
 
 
 class LlamaFormat(Format):
-    """Llama, with biases in all attention projections or in none."""
+    """Format of Llama, with biases in all attention projections or in none."""
 
     name = model_type = "llama"
     label = "Llama"
@@ -28,5 +28,5 @@ class LlamaFormat(Format):
             )
 
     def config_keys(self, cfg: ModelConfig) -> dict[str, Any]:
-        """The feed-forward network has no biases."""
+        """Return the key of a feed-forward network without biases."""
         return {"mlp_bias": False}

@@ -6,7 +6,7 @@ from gatelm.hf.convert.formats.format import Format
 
 
 class MistralFormat(Format):
-    """Mistral, dense."""
+    """Format of dense Mistral models."""
 
     name = model_type = "mistral"
     label = "Mistral"

@@ -16,7 +16,7 @@ _LOADER = "gatelm.hf.modeling.paper_release, its code on transformers' Qwen3"
 
 
 class PaperFormat(Format):
-    """The release; its own modelling code is not part of the folder."""
+    """Format of the release, whose own modelling code is not part of the folder."""
 
     name = "paper"
     label = "the release of arXiv 2505.06708"
@@ -43,12 +43,12 @@ class PaperFormat(Format):
             )
 
     def gate_form(self, c: Any) -> GateForm:
-        """The form of the gate; the release's code asks for headwise first."""
+        """Return the form of the gate; like the release's code, it tests for headwise first."""
         head, element = (getattr(c, key, False) for key in KEYS)
         return "head" if head else "element" if element else "none"
 
     def config_keys(self, cfg: ModelConfig) -> dict[str, Any]:
-        """The form of the gate, and that nothing else differs from Qwen3."""
+        """Return the keys of the gate's form, and of settings that are as in Qwen3."""
         form = cfg.layer.gates[0].granularity if cfg.layer.gates else None  # pyright: ignore[reportAttributeAccessIssue]
         head, element = KEYS
         return {
@@ -60,7 +60,7 @@ class PaperFormat(Format):
         }
 
     def engines(self) -> tuple[Fact, ...]:
-        """Nobody but this package and the release's own code."""
+        """Return the fact that only this package and the release's own code load the format."""
         return (
             self.fact(
                 "transformers",

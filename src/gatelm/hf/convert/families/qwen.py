@@ -1,4 +1,4 @@
-"""Keys that several of Qwen's families share."""
+"""Config keys that several of Qwen's families share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def is_expert_layer(c: Any, index: int) -> bool:
 
 
 def write_experts(cfg: ModelConfig) -> dict[str, Any]:
-    """The keys of a model's mixtures; a dense model is written as one expert."""
+    """Write the keys of a model's mixtures; a dense model is written as one expert."""
     found = ffns(cfg, MoEConfig)
     if not found:
         return {

@@ -9,7 +9,7 @@ from gatelm.hf.convert.formats.format import Bias, Format
 
 
 class Qwen2Format(Format):
-    """Qwen2 and Qwen2.5, dense; the config has no key for the biases."""
+    """Format of dense Qwen2 and Qwen2.5, whose config has no key for the biases."""
 
     name = model_type = "qwen2"
     label = "Qwen2"
@@ -21,5 +21,5 @@ class Qwen2Format(Format):
     windows = "by layer"
 
     def bias(self, c: Any) -> Bias:
-        """Biases of q, k and v, always."""
+        """Return biases of q, k and v, which the family always has."""
         return "qkv"

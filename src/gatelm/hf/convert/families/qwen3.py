@@ -7,7 +7,7 @@ from gatelm.hf.convert.formats.format import Format
 
 
 class Qwen3Format(Format):
-    """Qwen3, dense."""
+    """Format of dense Qwen3 models."""
 
     name = model_type = "qwen3"
     label = "Qwen3"

@@ -22,7 +22,7 @@ _LINEAR_KEYS = (
 
 
 class HybridFormat(Format):
-    """What Qwen3.5 and Qwen3-Next have in common."""
+    """Base of the formats of Qwen3.5 and Qwen3-Next."""
 
     keys = _LINEAR_KEYS
     left_out = (*Format.left_out, r"^mtp\.")
@@ -32,7 +32,7 @@ class HybridFormat(Format):
     partial_rotary = True
 
     def config_keys(self, cfg: ModelConfig) -> dict[str, Any]:
-        """Which layers are which, the settings of Gated DeltaNet, and of the experts if any."""
+        """Return the keys of layer types, Gated DeltaNet, and experts if there are any."""
         mixers = [layer.mixer for layer in cfg.layers()]
         full = [isinstance(mixer, AttentionConfig) for mixer in mixers]
         tree: dict[str, Any] = {
@@ -54,7 +54,7 @@ class HybridFormat(Format):
 
 
 class Qwen35Format(HybridFormat):
-    """Qwen3.5 text, dense."""
+    """Format of dense Qwen3.5 text models."""
 
     name = model_type = "qwen3_5_text"
     label = "Qwen3.5 text"
@@ -63,7 +63,7 @@ class Qwen35Format(HybridFormat):
     delta = "apart"
 
     def engines(self) -> tuple[Fact, ...]:
-        """transformers, and what other engines' sources say."""
+        """Return what is known of transformers, and of other engines by their sources."""
         return (
             *super().engines(),
             self.fact(
@@ -91,7 +91,7 @@ class Qwen35Format(HybridFormat):
 
 
 class Qwen35MoeFormat(HybridFormat):
-    """Qwen3.5 text with a mixture of experts in every layer."""
+    """Format of Qwen3.5 text models with a mixture of experts in every layer."""
 
     name = model_type = "qwen3_5_moe_text"
     label = "Qwen3.5 text with experts"

@@ -10,7 +10,7 @@ from gatelm.nn.model import ModelConfig
 
 
 class Qwen3MoeFormat(Format):
-    """Qwen3 MoE: no shared expert."""
+    """Format of Qwen3 MoE, which has no shared expert."""
 
     name = model_type = "qwen3_moe"
     label = "Qwen3 with experts"
@@ -26,5 +26,5 @@ class Qwen3MoeFormat(Format):
         return is_expert_layer(c, index)
 
     def config_keys(self, cfg: ModelConfig) -> dict[str, Any]:
-        """The experts."""
+        """Return the keys of the experts."""
         return write_experts(cfg)

@@ -21,7 +21,7 @@ _ONE_EXPERT = {
 
 
 class Qwen3NextFormat(HybridFormat):
-    """Qwen3-Next; a dense model is written as mixtures of one expert."""
+    """Format of Qwen3-Next; a dense model is written as mixtures of one expert."""
 
     name = model_type = "qwen3_next"
     label = "Qwen3-Next"
@@ -47,7 +47,7 @@ class Qwen3NextFormat(HybridFormat):
         return is_expert_layer(c, index)
 
     def pieces(self, cfg: ModelConfig, tree: Mapping[str, Any], layout: str | None) -> list[Piece]:
-        """The map of tensors, with those of one expert in place of a dense network's."""
+        """Return the map of tensors, where one expert stands for a dense network."""
         c = SimpleNamespace(
             decoder_sparse_step=int(tree.get("decoder_sparse_step", 1)),
             mlp_only_layers=list(tree.get("mlp_only_layers") or ()),
@@ -69,7 +69,7 @@ class Qwen3NextFormat(HybridFormat):
         return found
 
     def engines(self) -> tuple[Fact, ...]:
-        """transformers, and what other engines' sources say."""
+        """Return what is known of transformers, and of other engines by their sources."""
         return (
             *super().engines(),
             self.fact(
@@ -102,7 +102,7 @@ class Qwen3NextFormat(HybridFormat):
 
 
 def _inert(mlp: str, dim: int, width: int) -> list[Inert]:
-    """The tensors of a mixture of one expert that do not change what it computes."""
+    """Return the tensors of a mixture of one expert that do not change its output."""
     return [
         Inert(f"{mlp}.gate.weight", (1, dim), "one expert is always chosen, with weight 1"),
         Inert(f"{mlp}.shared_expert.gate_proj.weight", (width, dim), "its output is zero"),

@@ -39,16 +39,16 @@ FORMATS: dict[str, Format] = {
         Step3p7Format(),
     )
 }
-"""By the name that `--to` takes. Of two that recognise a config.json the first one counts."""
+"""Formats by the name that `--to` takes. The first that recognises a config.json is taken."""
 
 
 def targets() -> tuple[str, ...]:
-    """The names that `--to` takes."""
+    """Return the names that `--to` takes."""
     return (GATELM, *(name for name, fmt in FORMATS.items() if fmt.written))
 
 
 def recognise(tree: Mapping[str, Any], where: str) -> Format:
-    """The format of a config.json, by its model_type and, for the paper's release, its keys.
+    """Find the format of a config.json by its model_type and, for the paper's release, its keys.
 
     Raises:
         ConfigError: when it is none of `FORMATS`.
@@ -65,7 +65,7 @@ def recognise(tree: Mapping[str, Any], where: str) -> Format:
 
 
 def table() -> Iterator[str]:
-    """The rows of the table of formats in docs/convert.md."""
+    """Return the rows of the table of formats in docs/convert.md."""
     yield "| `--to` | read | written | gate | norms | notes |"
     yield "|---|---|---|---|---|---|"
     yield f"| `{GATELM}` | yes | yes | any | any | the default |"

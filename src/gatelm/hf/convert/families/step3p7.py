@@ -12,7 +12,7 @@ from gatelm.hf.convert.formats.tensors import LLAMA_NAMES, Names
 
 
 class Step3p7Format(Format):
-    """Step 3.7's dense layers; its mixtures of experts are refused."""
+    """Format of Step 3.7's dense layers; its mixtures of experts are refused."""
 
     name = model_type = "step3p7"
     label = "Step 3.7 (dense layers of the text part)"
@@ -35,11 +35,11 @@ class Step3p7Format(Format):
     partial_rotary = True
 
     def text_config(self, tree: Mapping[str, Any]) -> dict[str, Any]:
-        """The config of the text part."""
+        """Return the config of the text part."""
         return dict(tree.get("text_config") or {})
 
     def library_config(self, text: Mapping[str, Any]) -> Any:
-        """transformers' config of the text part, whose layers may differ."""
+        """Return transformers' config of the text part, whose layers may differ."""
         from transformers import Step3p7TextConfig
 
         text = {key: value for key, value in text.items() if key != "model_type"}
@@ -70,6 +70,6 @@ class Step3p7Format(Format):
             )
 
     def num_heads(self, c: Any, layer_type: str) -> int:
-        """Query heads, whose number windowed layers may have their own of."""
+        """Return the number of query heads, which may be another in windowed layers."""
         sliding = getattr(c, "num_sliding_attention_heads", None)
         return sliding if layer_type == "sliding_attention" and sliding else c.num_attention_heads

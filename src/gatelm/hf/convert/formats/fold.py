@@ -94,7 +94,7 @@ def fold(cfg: ModelConfig, state: State, fmt: Format) -> Folded:
 
 
 def gate_form(layers: list[LayerConfig], fmt: Format) -> str:
-    """The one form that the gates of all layers take."""
+    """Return the one form that the gates of all layers take."""
     forms = {_granularity(one) for one in layers if isinstance(one.mixer, AttentionConfig)}
     if forms == {"none"} and "none" in fmt.gates:
         return "none"
@@ -175,7 +175,7 @@ def _double_behind(out: Folded, layer: LayerConfig, prefix: str) -> None:
 
 
 def _norms(out: Folded, layers: list[LayerConfig], cfg: ModelConfig, fmt: Format) -> None:
-    """Norm weights from y w to y (1 + w), or back."""
+    """Turn norm weights from y w to y (1 + w), or back."""
     for name, norm, stored in norm_weights(cfg, fmt):
         if norm.weight == stored:
             continue
@@ -191,8 +191,8 @@ def _norms(out: Folded, layers: list[LayerConfig], cfg: ModelConfig, fmt: Format
 
 
 def shift(weight: Tensor, sign: float) -> tuple[Tensor, float]:
-    """A norm's weight plus or minus 1, in float32 where its own dtype would round the result; and
-    what float32 loses."""
+    """Return a norm's weight plus `sign`, in float32 if its own dtype would round the result, and
+    the largest error of float32."""
     exact = weight.double() + sign
     for dtype in (weight.dtype, torch.float32):
         after = exact.to(dtype)
@@ -203,7 +203,7 @@ def shift(weight: Tensor, sign: float) -> tuple[Tensor, float]:
 
 
 def norm_weights(cfg: ModelConfig, fmt: Format) -> list[tuple[str, NormConfig, str]]:
-    """The name of every norm's weight, the norm's config, and how the format stores the weight.
+    """List the name of every norm's weight, the norm's config, and the stored form of the weight.
 
     The output norm of Gated DeltaNet is plain in every format.
     """
@@ -223,7 +223,7 @@ def norm_weights(cfg: ModelConfig, fmt: Format) -> list[tuple[str, NormConfig, s
 
 
 def _native(layer: LayerConfig, hidden_dim: int, fmt: Format) -> LayerConfig:
-    """The layer as reading the written config gives it back."""
+    """Return the layer that is read back from the written config."""
     layer = layer.replace(norm=layer.norm.replace(weight=fmt.norm), residual_dropout=0.0)
     if isinstance(layer.mixer, GatedDeltaConfig):
         assert layer.mixer.out_norm is not None
@@ -247,7 +247,7 @@ def _native(layer: LayerConfig, hidden_dim: int, fmt: Format) -> LayerConfig:
 
 
 def halves_order(layer: LayerConfig, hidden_dim: int) -> Tensor:
-    """Channels of a head in the order that turns neighbouring pairs into pairs of halves."""
+    """Return the order of a head's channels that turns neighbouring pairs into pairs of halves."""
     width = layer.attention.width(hidden_dim)
     assert layer.attention.rope is not None
     num_turning = layer.attention.rope.rotary_dim(width)
@@ -266,7 +266,7 @@ def gather_order(layer: LayerConfig, hidden_dim: int) -> Tensor:
 
 
 def rotated_tensors(layer: LayerConfig, prefix: str) -> list[str]:
-    """Tensors whose rows are channels that rotary positions turn."""
+    """Return the names of tensors whose rows are channels that rotary positions turn."""
     names = [f"{prefix}attn.qkv.{n}.weight" for n in "qk"]
     if layer.attention.bias != "none":
         names += [f"{prefix}attn.qkv.{n}.bias" for n in "qk"]
@@ -293,7 +293,7 @@ def _times(factor: float) -> Callable[[Tensor], Tensor]:
 
 
 def unfold(original: ModelConfig, folded: State, fmt: Format) -> State | None:
-    """The state dict of `original` that `fold` made `folded` of; None when it did not.
+    """Return the state dict of `original` that `fold` turned into `folded`; None if it did not.
 
     Checked by folding it again: a folder whose weights were trained on since is not changed back.
     """
@@ -325,7 +325,7 @@ def unfold(original: ModelConfig, folded: State, fmt: Format) -> State | None:
 
 
 def _narrow(weight: Tensor, dtype: torch.dtype) -> Tensor:
-    """The weight in the model's dtype again, if that rounds nothing."""
+    """Cast the weight back to the model's dtype, if that rounds nothing."""
     narrow = weight.to(dtype)
     return narrow if torch.equal(narrow.double(), weight.double()) else weight
 

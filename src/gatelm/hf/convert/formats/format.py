@@ -1,4 +1,4 @@
-"""A model format: what it can express, and how its config and tensors differ from the usual.
+"""The base of model formats: what one can express, and how its config and tensors differ.
 
 A family is a subclass in a file of `families`; all other code asks the class and knows no names.
 """
@@ -91,11 +91,11 @@ class Format:
         return tree.get("model_type") == self.model_type
 
     def text_config(self, tree: Mapping[str, Any]) -> dict[str, Any]:
-        """The part of a config.json that describes the language model."""
+        """Return the part of a config.json that describes the language model."""
         return dict(tree)
 
     def library_config(self, text: Mapping[str, Any]) -> Any:
-        """transformers' config of that part, whose defaults matter: a missing
+        """Return transformers' config of that part. Its defaults matter: a missing
         partial_rotary_factor means a quarter for Qwen3.5."""
         known = type(AutoConfig.for_model(self.model_type))
         dropped = ("model_type", "auto_map")
@@ -109,22 +109,22 @@ class Format:
         """
 
     def layer_type(self, c: Any, index: int) -> str:
-        """The kind of a layer in transformers' words."""
+        """Return the kind of a layer in transformers' words."""
         if self.windows == "all layers":
             return "full_attention" if c.sliding_window is None else "sliding_attention"
         types = getattr(c, "layer_types", None)
         return types[index] if types else "full_attention"
 
     def num_heads(self, c: Any, layer_type: str) -> int:
-        """Query heads of a layer of that kind."""
+        """Return the number of query heads of a layer of that kind."""
         return c.num_attention_heads
 
     def bias(self, c: Any) -> Bias:
-        """Which attention projections have biases, as `AttentionConfig.bias` says it."""
+        """Return which attention projections have biases, as a value of `AttentionConfig.bias`."""
         return "all" if getattr(c, "attention_bias", False) else "none"
 
     def gate_form(self, c: Any) -> GateForm:
-        """The form of the gate that a config asks for."""
+        """Return the form of the gate that a config asks for."""
         return self.gates[0]
 
     def is_sparse(self, c: Any, index: int) -> bool:
@@ -132,11 +132,11 @@ class Format:
         return self.experts == "all layers"
 
     def config_keys(self, cfg: ModelConfig) -> dict[str, Any]:
-        """Keys to write beside those of every format."""
+        """Return the config keys to write beside those of every format."""
         return {}
 
     def pieces(self, cfg: ModelConfig, tree: Mapping[str, Any], layout: str | None) -> list[Piece]:
-        """The map of all tensors of a model with this config.json. layout: see `layout`."""
+        """Return the map of all tensors of a model with this config.json. layout: see `layout`."""
         return pieces(cfg, self.names, layout=layout, delta=self.delta)
 
     def adjust(self, state: State, cfg: ModelConfig, tree: Mapping[str, Any]) -> list[str]:
@@ -144,7 +144,7 @@ class Format:
         return []
 
     def engines(self) -> tuple[Fact, ...]:
-        """What is known of engines that load the format."""
+        """Return the known facts about engines that load the format."""
         return (self.fact("transformers", "loads", f"as {self.architecture}", OURS, "run"),)
 
     def fact(
@@ -155,5 +155,5 @@ class Format:
         source: str = "",
         how: Literal["run", "read"] = "read",
     ) -> Fact:
-        """A `Fact` of this format."""
+        """Make a `Fact` about this format."""
         return Fact(engine, self.name, verdict, why, source, how)

@@ -29,7 +29,7 @@ DeltaPacking = Literal["grouped", "apart"]
 def delta_pieces(
     mixer: GatedDeltaConfig, hidden_dim: int, index: int, packing: DeltaPacking
 ) -> list[Piece]:
-    """The map of one layer's mixer, its SiLU gate included."""
+    """Return the map of one layer's mixer, including its SiLU gate."""
     ours, theirs = f"layers.{index}.attn.", f"model.layers.{index}.linear_attn."
     queries, keys, values = mixer.channels(hidden_dim)
     heads, width = mixer.num_heads, mixer.value_width(hidden_dim)
@@ -75,7 +75,7 @@ def delta_pieces(
 
 
 def _grouped(counts: tuple[int, ...], groups: int) -> Int[Tensor, "R"]:
-    """For each group, its share of every part's rows."""
+    """Order rows by group: each group's share of every part."""
     begins = [sum(counts[:i]) for i in range(len(counts))]
     parts = [
         (begin + torch.arange(count)).view(groups, -1)
@@ -85,7 +85,7 @@ def _grouped(counts: tuple[int, ...], groups: int) -> Int[Tensor, "R"]:
 
 
 def moe_pieces(ffn: MoEConfig, hidden_dim: int, index: int) -> list[Piece]:
-    """The map of one layer's mixture of experts."""
+    """Return the map of one layer's mixture of experts."""
     ours, theirs = f"layers.{index}.ffn.", f"model.layers.{index}.mlp."
     inner, outer = (ffn.ffn_dim, hidden_dim), (hidden_dim, ffn.ffn_dim)
     shapes = {"gate_proj": inner, "up_proj": inner, "down_proj": outer}
@@ -110,7 +110,7 @@ def moe_pieces(ffn: MoEConfig, hidden_dim: int, index: int) -> list[Piece]:
 
 
 def split_experts(tensors: Mapping[str, Tensor]) -> State:
-    """Matrices of all experts in one tensor, as some folders have them, as one tensor each."""
+    """Split tensors that hold the matrices of all experts into one tensor for each expert."""
     out: State = {}
     for name, tensor in tensors.items():
         match = re.fullmatch(r"(.+\.experts)\.(gate_up_proj|down_proj)", name)

@@ -35,17 +35,17 @@ float32."""
 
 
 def activation_of(layer: LayerConfig) -> str:
-    """The activation of a layer's feed-forward network, dense or of experts."""
+    """Return the activation of a layer's feed-forward network, dense or of experts."""
     ffn = layer.ffn
     return (ffn if isinstance(ffn, MoEConfig) else layer.dense_ffn).activation
 
 
 def ffn_dim(cfg: ModelConfig) -> int:
-    """The width of the dense layers; without any that of an expert, which nothing reads."""
+    """Return the width of the dense layers; without any, that of an expert, which nothing reads."""
     widths = [ffn.ffn_dim for ffn in ffns(cfg, SwiGLUConfig)]
     return (widths or [ffn.ffn_dim for ffn in ffns(cfg, MoEConfig)])[0]
 
 
 def ffns(cfg: ModelConfig, kind: type[F]) -> list[F]:
-    """The feed-forward networks of one kind."""
+    """Return the configs of all feed-forward networks of one kind."""
     return [layer.ffn for layer in cfg.layers() if isinstance(layer.ffn, kind)]

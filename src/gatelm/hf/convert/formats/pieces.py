@@ -25,12 +25,12 @@ class Piece(Protocol):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of our tensors."""
+        """Names of our tensors."""
         ...
 
     @property
     def shapes(self) -> dict[str, Shape]:
-        """The shape of each of their tensors, by name."""
+        """Shapes of their tensors by name."""
         ...
 
     def read(self, tensors: Mapping[str, Tensor], where: str) -> State:
@@ -56,16 +56,20 @@ class Same:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """See `Piece.names`."""
         return (self.ours,)
 
     @property
     def shapes(self) -> dict[str, Shape]:
+        """See `Piece.shapes`."""
         return {self.theirs: self.shape}
 
     def read(self, tensors: Mapping[str, Tensor], where: str) -> State:
+        """See `Piece.read`."""
         return {self.ours: tensors[self.theirs]}
 
     def write(self, state: Mapping[str, Tensor]) -> State:
+        """See `Piece.write`."""
         return {self.theirs: state[self.ours]}
 
 
@@ -82,17 +86,21 @@ class Packed:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """See `Piece.names`."""
         return (self.query, self.gate)
 
     @property
     def shapes(self) -> dict[str, Shape]:
+        """See `Piece.shapes`."""
         return {self.theirs: self.shape}
 
     def read(self, tensors: Mapping[str, Tensor], where: str) -> State:
+        """See `Piece.read`."""
         query, gate = unpack(self.layout, self.packed, tensors[self.theirs])
         return {self.query: query, self.gate: gate}
 
     def write(self, state: Mapping[str, Tensor]) -> State:
+        """See `Piece.write`."""
         query, gate = state[self.query], state[self.gate]
         return {self.theirs: pack(self.layout, self.packed, query, gate)}
 
@@ -113,13 +121,16 @@ class StackedRows:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """See `Piece.names`."""
         return self.ours
 
     @property
     def shapes(self) -> dict[str, Shape]:
+        """See `Piece.shapes`."""
         return {self.theirs: self.shape}
 
     def read(self, tensors: Mapping[str, Tensor], where: str) -> State:
+        """See `Piece.read`."""
         tensor = tensors[self.theirs]
         rows = torch.empty_like(tensor)
         rows[self.order] = tensor
@@ -128,6 +139,7 @@ class StackedRows:
         return {name: part.clone() for name, part in parts}
 
     def write(self, state: Mapping[str, Tensor]) -> State:
+        """See `Piece.write`."""
         rows = torch.cat([state[name] for name in self.ours])[self.order]
         return {self.theirs: rows.reshape(self.shape)}
 
@@ -142,16 +154,20 @@ class ExpertMatrices:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """See `Piece.names`."""
         return (self.ours,)
 
     @property
     def shapes(self) -> dict[str, Shape]:
+        """See `Piece.shapes`."""
         return dict.fromkeys(self.theirs, self.shape)
 
     def read(self, tensors: Mapping[str, Tensor], where: str) -> State:
+        """See `Piece.read`."""
         return {self.ours: torch.stack([tensors[name] for name in self.theirs])}
 
     def write(self, state: Mapping[str, Tensor]) -> State:
+        """See `Piece.write`."""
         return dict(zip(self.theirs, state[self.ours].unbind(), strict=True))
 
 
@@ -168,13 +184,16 @@ class Inert:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """See `Piece.names`."""
         return ()
 
     @property
     def shapes(self) -> dict[str, Shape]:
+        """See `Piece.shapes`."""
         return {self.theirs: self.shape}
 
     def read(self, tensors: Mapping[str, Tensor], where: str) -> State:
+        """See `Piece.read`."""
         if self.silent is None and bool(tensors[self.theirs].any()):
             raise ConfigError(
                 f"{where}: {self.theirs}: is not zero, so it does something that cannot be "
@@ -183,5 +202,6 @@ class Inert:
         return {}
 
     def write(self, state: Mapping[str, Tensor]) -> State:
+        """See `Piece.write`."""
         like = state["embedding.weight"]
         return {self.theirs: torch.zeros(self.shape, dtype=like.dtype)}

@@ -1,4 +1,4 @@
-"""config.json of others as a `ModelConfig`. A key that is not known here is an error."""
+"""Read the config.json of other formats as a `ModelConfig`; an unknown key is an error."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ engines do not."""
 
 
 def read_config(tree: Mapping[str, Any], fmt: Format, where: str) -> ModelConfig:
-    """The model that a config.json of a known format describes.
+    """Return the model that a config.json of a known format describes.
 
     Raises:
         ConfigError: for a key that is not known, and for what this package cannot express.
@@ -81,7 +81,7 @@ def read_config(tree: Mapping[str, Any], fmt: Format, where: str) -> ModelConfig
 
 
 def _filled(text: Mapping[str, Any], fmt: Format, where: str) -> Any:
-    """The config with all of transformers' defaults."""
+    """Fill in all of transformers' defaults."""
     level = logging.get_verbosity()
     logging.set_verbosity_error()
     try:
@@ -137,7 +137,7 @@ def _norm(c: Any, fmt: Format) -> NormConfig:
 
 
 def _delta(c: Any, where: str) -> GatedDeltaConfig:
-    """A Gated DeltaNet mixer; raises ConfigError for settings that cannot be expressed."""
+    """Read a Gated DeltaNet mixer; raises ConfigError for settings that cannot be expressed."""
     if ACTIVATIONS.get(c.hidden_act) != "silu":
         raise ConfigError(
             f"{where}: hidden_act {c.hidden_act!r}: of Gated DeltaNet's convolution, which has "
@@ -157,7 +157,7 @@ def _delta(c: Any, where: str) -> GatedDeltaConfig:
 
 
 def _ffn(c: Any, fmt: Format, index: int, where: str) -> FFNConfig:
-    """A dense network or a mixture; raises ConfigError for an activation without a name here."""
+    """Read a dense network or a mixture; raises ConfigError for an unknown activation."""
     # LFM3 has no such key: its code says silu
     activation = getattr(c, "hidden_act", "silu")
     if activation not in ACTIVATIONS:

@@ -1,4 +1,4 @@
-"""Why a format cannot express a model, in sentences."""
+"""Reasons, in sentences, why a format cannot express a model."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def reasons(cfg: ModelConfig, fmt: Format) -> list[str]:
 
 
 def _kinds(layers: tuple[LayerConfig, ...], fmt: Format) -> Iterator[str]:
-    """What is of a kind that the format has not, so that nothing else can be said of it."""
+    """Yield the parts of a kind that the format lacks, of which nothing else can be said."""
     for layer in layers:
         kind = layer.mixer.kind
         if not isinstance(layer.mixer, AttentionConfig | GatedDeltaConfig) or (

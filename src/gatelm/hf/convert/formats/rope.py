@@ -56,7 +56,7 @@ _OPTIONAL = {
 
 
 def one_spelling(tree: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """A config.json with its rotary settings in `rope_parameters` alone.
+    """Move all rotary settings of a config.json to `rope_parameters`.
 
     Raises:
         ConfigError: where two spellings of one setting disagree.
@@ -134,7 +134,7 @@ def read_rope(c: Any, layer_type: str, head_dim: int, fmt: Format, where: str) -
 
 
 def write_rope(rope: RopeConfig, head_dim: int, fmt: Format) -> dict[str, Any]:
-    """The keys of config.json for these positions, in the words of transformers.
+    """Return the keys of config.json for these positions, as transformers names them.
 
     What it has no word for is written by its frequencies: they are those of LongRoPE with the same
     factors for short texts as for long ones. NTK scaling is a change of base.
@@ -163,7 +163,7 @@ def write_rope(rope: RopeConfig, head_dim: int, fmt: Format) -> dict[str, Any]:
 
 
 def by_frequencies(rope: RopeConfig, head_dim: int) -> LongRopeScaling:
-    """LongRoPE factors that give the frequencies of a scaling that does not move with length."""
+    """Return LongRoPE factors with the frequencies of a scaling that does not depend on length."""
     assert isinstance(rope.scaling, YarnScaling)
     rotary_dim = rope.rotary_dim(head_dim)
     found = rotary_frequencies(rope, head_dim, torch.zeros(1, dtype=torch.long))

@@ -35,7 +35,7 @@ MLP = {
 
 @dataclass(frozen=True)
 class Names:
-    """The format's name for each module of this package.
+    """Names of a format's modules, by the module of this package.
 
     root: for modules outside the blocks. layer: for those inside block N, below "model.layers.N.".
     """
@@ -61,7 +61,7 @@ LLAMA_NAMES = Names(
 
 
 def shapes(cfg: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """The shape of every tensor of the model, by name; nothing is allocated."""
+    """Return the shape of every tensor of the model by name, without allocating any."""
     with torch.device("meta"):
         return {name: tuple(t.shape) for name, t in Decoder(cfg).state_dict().items()}
 
@@ -74,7 +74,7 @@ def pieces(
     delta: DeltaPacking | None = None,
     renamed: Callable[[int], Mapping[str, str]] = lambda index: {},
 ) -> list[Piece]:
-    """The pieces that map all tensors of a model.
+    """Return the pieces that map all tensors of a model.
 
     layout: how q_proj packs the gate; None: the gate is a matrix of its own. delta: how the
     projections of Gated DeltaNet are packed. renamed: modules of one layer that have other names
@@ -123,7 +123,7 @@ def pieces(
 def to_ours(
     tensors: Mapping[str, Tensor], plan: Iterable[Piece], ignored: Iterable[str], where: str
 ) -> tuple[State, list[str]]:
-    """The state dict of this package of a format's tensors, and the names of those left out.
+    """Turn a format's tensors into our state dict; also returns the names of tensors left out.
 
     ignored: regular expressions of the names that may be left out.
 
@@ -149,7 +149,7 @@ def to_ours(
 
 
 def to_theirs(state: Mapping[str, Tensor], plan: Iterable[Piece]) -> State:
-    """A format's tensors of a state dict of this package."""
+    """Turn a state dict of this package into a format's tensors."""
     out: State = {}
     for piece in plan:
         out |= piece.write(state)

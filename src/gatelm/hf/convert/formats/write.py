@@ -55,7 +55,7 @@ def write_config(
 
 
 def rope_keys(cfg: ModelConfig, fmt: Format) -> dict[str, Any]:
-    """The keys for the rotary positions."""
+    """Return the keys for the rotary positions."""
     for layer in cfg.layers():
         if isinstance(layer.mixer, AttentionConfig) and layer.mixer.rope is not None:
             return write_rope(layer.mixer.rope, layer.mixer.width(cfg.hidden_dim), fmt)
@@ -63,7 +63,7 @@ def rope_keys(cfg: ModelConfig, fmt: Format) -> dict[str, Any]:
 
 
 def _window_keys(cfg: ModelConfig, fmt: Format) -> dict[str, Any]:
-    """The keys for the attention windows."""
+    """Return the keys for the attention windows."""
     if fmt.windows == "never":
         return {}
     windows = [layer.attention.window_tokens for layer in cfg.layers()]

@@ -17,23 +17,23 @@ from gatelm.nn.attention.pattern import Pattern
 from gatelm.nn.shapes import Bool, Float, Int, Tensor
 
 MIN_BLOCK_TOKENS = 128
-"""Smaller blocks would be faster for small windows on paper, and not in torch's kernels."""
+"""Least tokens in a block; smaller blocks are not faster in torch's kernels."""
 MIN_BLOCKS = 3
 OUTSIDE = PADDING - 1
-"""Document id of what fills the last block."""
+"""Document id of the tokens that fill up the last block."""
 
 Attend = Callable[[Tensor, Tensor, Tensor, Tensor], AttentionOutput]
 """Attention from q, k, v and a mask (b,1,T,S); the last keys are those of the queries' tokens."""
 
 
 def block_tokens(pattern: Pattern) -> int:
-    """Tokens in a block of a pattern with a window."""
+    """Number of tokens in a block, for a pattern with a window."""
     assert pattern.window_tokens is not None
     return max(pattern.window_tokens - 1, MIN_BLOCK_TOKENS)
 
 
 def is_band(mask: AttentionMask, pattern: Pattern) -> bool:
-    """Whether this is a whole text through a window, long enough for blocks to pay."""
+    """Whether the call is a whole text through a window, long enough for blocks to be faster."""
     if pattern != Pattern(window_tokens=pattern.window_tokens) or pattern.window_tokens is None:
         return False
     whole = mask.num_queries == mask.num_keys == mask.num_tokens and mask.key_index is None
@@ -48,7 +48,7 @@ def attend_band(
     pattern: Pattern,
     attend: Attend,
 ) -> AttentionOutput:
-    """What `attend` gives under the whole mask, from blocks."""
+    """Compute from blocks what `attend` returns under the whole mask."""
     batch, length, size = q.shape[0], q.shape[1], block_tokens(pattern)
     missing = -length % size
     q, k, v = (F.pad(t, (0, 0, 0, 0, 0, missing)) for t in (q, k, v))
@@ -68,7 +68,7 @@ def attend_band(
 
 
 def _pairs(t: Float[Tensor, "B S K H"], size: int) -> Float[Tensor, "b s K H"]:
-    """Every block after the one before it, blocks as rows of the batch."""
+    """Concatenate every block with the one before it, blocks as rows of the batch."""
     blocks = t.unflatten(1, (-1, size))
     return torch.cat((blocks[:, :-1], blocks[:, 1:]), dim=2).flatten(0, 1)
 
@@ -76,7 +76,7 @@ def _pairs(t: Float[Tensor, "B S K H"], size: int) -> Float[Tensor, "b s K H"]:
 def _masks(
     mask: AttentionMask, pattern: Pattern, size: int, missing: int
 ) -> tuple[Bool[Tensor, "b 1 C S"], Bool[Tensor, "d 1 C C"]]:
-    """The masks of all blocks but the first, on two blocks of keys each, and of the first block."""
+    """Return the masks of the later blocks on two blocks of keys each, and of the first block."""
     key = ("band", pattern)
     if key not in mask.rendered:
         key_index = torch.arange(2 * size, device=mask.device)[None, :]

@@ -1,4 +1,4 @@
-"""What an attention backend is: one function and what it can do."""
+"""The interface of attention backends: one function and its capabilities."""
 
 from __future__ import annotations
 

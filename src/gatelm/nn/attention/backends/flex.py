@@ -1,4 +1,4 @@
-"""torch's flex attention: the rule is part of the kernel, and blocks without a pair are skipped."""
+"""Backend of torch's flex attention: its kernel skips blocks without a visible pair."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class FlexBackend:
-    """Time and memory by the keys that are seen, on a GPU.
+    """Flex attention on a GPU, with time and memory in proportion to the visible keys.
 
     On a CPU torch has its forward only, and all scores are in memory: it serves as a comparison.
     """
@@ -60,7 +60,7 @@ class FlexBackend:
 
 
 def block_mask(mask: AttentionMask, pattern: Pattern, batch: int) -> BlockMask:
-    """Which blocks of queries and keys meet at all, and the rule inside them."""
+    """Return the blocks of queries and keys with a visible pair, and the rule inside them."""
     key = ("flex", pattern)
     if key not in mask.rendered:
         rule, per_row = _rule(mask, pattern)
@@ -76,7 +76,7 @@ def block_mask(mask: AttentionMask, pattern: Pattern, batch: int) -> BlockMask:
 
 
 def _rule(mask: AttentionMask, pattern: Pattern) -> tuple[Callable[..., Tensor], bool]:
-    """The rule for one query and one key by their indices; whether rows differ."""
+    """Return the rule for a query and a key by their indices, and whether rows differ."""
     if isinstance(mask, CrossMask):
         seen = mask.dense(pattern)[:, 0, 0]
         return (lambda b, h, i, j: seen[b, j]), True

@@ -27,7 +27,7 @@ def attend_with_lse(
     scale: float,
     kernel: Kernel,
 ) -> tuple[Float[Tensor, "B T N V"], Float[Tensor, "B T N"]]:
-    """The heads' outputs and the log-sum-exp (float32, or float64 for such inputs).
+    """Return the heads' outputs and the log-sum-exp (float32, or float64 for such inputs).
 
     The last T keys are the queries' own.
     """

@@ -96,13 +96,13 @@ def _attend(
 
 
 def _of_one_width(*heads: Tensor) -> list[Tensor]:
-    """Zeros where values are narrower or wider: for those torch has no kernel but the T x T one."""
+    """Pad with zeros to one width: for different widths torch has only the T x T kernel."""
     width = max(t.shape[-1] for t in heads)
     return [F.pad(t, (0, width - t.shape[-1])) if t.shape[-1] < width else t for t in heads]
 
 
 def _additive(mask: AttentionMask, pattern: Pattern, dtype: torch.dtype) -> Tensor:
-    """The mask as torch takes it: what may be seen, or what is added to the scores."""
+    """Return the mask as torch takes it: what may be seen, or what is added to the scores."""
     dense, bias = mask.dense(pattern), mask.bias(pattern)
     if bias is None:
         return dense
@@ -110,7 +110,7 @@ def _additive(mask: AttentionMask, pattern: Pattern, dtype: torch.dtype) -> Tens
 
 
 def _one_more(added: Tensor) -> Tensor:
-    """The mask with a query that counts for nothing and a key that all see before the others."""
+    """Extend the mask with a first query that is ignored and a first key that all queries see."""
     seen = 1.0 if added.dtype == torch.bool else 0.0
     return F.pad(added, (1, 0, 1, 0), value=seen)
 
