@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -115,3 +117,33 @@ def test_too_little_memory_is_one_sentence(monkeypatch, capsys, text):
     shown = capsys.readouterr().err
     assert shown.startswith("error: too little memory for this")
     assert "Traceback" not in shown
+
+
+STOPPED = """
+    import signal, sys
+    from pathlib import Path
+    from gatelm.cli import main
+    from gatelm.io.folders import whole_folder
+
+    def work():
+        with whole_folder(Path(sys.argv[1])) as unfinished:
+            (unfinished / "a").write_text("half")
+            signal.raise_signal(getattr(signal, sys.argv[2]))
+
+    main.app = work
+    main.main()
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGHUP", "SIGTERM", "SIGINT"])
+def test_any_command_ends_on_a_signal_and_leaves_nothing_half(tmp_path: Path, name: str) -> None:
+    script = textwrap.dedent(STOPPED)
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "out"), name],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 128 + getattr(signal, name), done.stderr
+    assert done.stderr == f"stopped by {name}\n"
+    assert list(tmp_path.iterdir()) == []
