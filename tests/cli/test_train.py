@@ -150,3 +150,25 @@ def test_going_on_after_stop_at_step_leaves_it_out(recipe, tmp_path):
     stopped = gatelm_train(recipe, "--out", tmp_path / "other")
     again = stopped.stdout.partition("go on with: gatelm train ")[2].split()
     assert "finished: 4 steps" in gatelm_train(*again).stdout
+
+
+@pytest.mark.slow
+def test_a_terminal_that_is_really_closed_saves(recipe, tmp_path):
+    """After a hang-up writing to the terminal fails, and it no longer looks like one."""
+    import pty
+
+    main, terminal = pty.openpty()
+    script = "import os, sys; os.setsid(); import fcntl, termios; "
+    script += "fcntl.ioctl(0, termios.TIOCSCTTY, 0); from gatelm.cli.main import main; main()"
+    words = ["train", str(recipe), "--out", str(tmp_path / "run")]
+    words += ["--set", "train.total_steps=100000", "--set", "train.log_every_steps=1"]
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, *words], stdin=terminal, stdout=terminal, stderr=terminal
+    )
+    os.close(terminal)
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    while not (metrics.exists() and metrics.read_text().count("\n") > 3):
+        assert process.poll() is None
+    os.close(main)
+    assert process.wait(timeout=60) == 128 + signal.SIGHUP
+    assert len(list((tmp_path / "run" / "checkpoints").iterdir())) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import sys
 import threading
 from types import FrameType
@@ -69,7 +70,7 @@ def leave_terminal() -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (sys.__stdin__, sys.__stdout__, sys.__stderr__):
         try:
-            if stream is not None and os.isatty(stream.fileno()):
+            if stream is not None and stat.S_ISCHR(os.fstat(stream.fileno()).st_mode):
                 os.dup2(nowhere, stream.fileno())
         except (OSError, ValueError):  # closed already
             continue
